@@ -1,0 +1,1 @@
+//! Models of the shared state of `segchain`, run under loom.

@@ -1,0 +1,3 @@
+//! Vectored, zero-copy socket I/O with pluggable framers.
+#![deny(unsafe_code)]
+pub mod checksum;

@@ -1,0 +1,2 @@
+//! What the tests of the workspace share.
+#![forbid(unsafe_code)]
