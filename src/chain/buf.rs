@@ -1,0 +1,57 @@
+//! A sealed chain as a `bytes::Buf`, for hyper, tokio and whoever else takes one.
+
+use std::io::IoSlice;
+
+use bytes::Buf;
+
+use super::segment::Segments;
+
+/// The bytes of a [`SealedChain`](super::SealedChain) from a position on.
+#[derive(Clone, Debug)]
+pub struct ChainBuf<'s, 'b> {
+    segments: &'s Segments<'b>,
+    position: u64,
+}
+
+impl<'s, 'b> ChainBuf<'s, 'b> {
+    pub(super) fn new(segments: &'s Segments<'b>, from: u64) -> Self {
+        Self { segments, position: from.min(segments.len()) }
+    }
+
+    /// Bytes from the chain's start.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+}
+
+impl Buf for ChainBuf<'_, '_> {
+    /// On a 32-bit machine a longer chain counts as `usize::MAX` until less is left.
+    fn remaining(&self) -> usize {
+        usize::try_from(self.segments.len() - self.position).unwrap_or(usize::MAX)
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.segments.chunk(self.position)
+    }
+
+    /// As `Buf` asks, panics if `count` is more than what is left.
+    fn advance(&mut self, count: usize) {
+        assert!(count <= self.remaining(), "advance past the end: {count} > {}", self.remaining());
+        self.position += count as u64;
+    }
+
+    fn chunks_vectored<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        let mut at = self.position;
+        let mut filled = 0;
+        for slice in out {
+            let chunk = self.segments.chunk(at);
+            if chunk.is_empty() {
+                break;
+            }
+            *slice = IoSlice::new(chunk);
+            at += chunk.len() as u64;
+            filled += 1;
+        }
+        filled
+    }
+}

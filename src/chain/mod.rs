@@ -1,0 +1,311 @@
+//! One message as a chain of segments: header slices, payload pages, trailer, and the checksums among them.
+//!
+//! ```text
+//!  ChainBuilder ──finish──▶ SegmentChain ──────────────▶ Outgoing { chain, sent } ──▶ send::StreamSender
+//!    put, push, slot          │ seal_through, gather        one position, u64
+//!                             └──seal_all──▶ SealedChain ──▶ Outgoing::shared, Buf view, split, append
+//! ```
+//!
+//! Small pieces are copied into one *scratch* arena that the chain owns; payload stays where it is. A *slot* says:
+//! the bytes of this cover, digested so, end up there. Nothing here makes a system call: the next room is
+//! [`send`](crate::send).
+
+mod buf;
+mod builder;
+mod error;
+mod outgoing;
+mod payload;
+mod seal;
+mod segment;
+
+use std::fmt;
+use std::io::IoSlice;
+use std::ops::Range;
+
+use bytes::Buf;
+use smallvec::SmallVec;
+
+pub use self::buf::ChainBuf;
+pub use self::builder::{Abort, ChainBuilder, Fragment, Mark};
+pub use self::error::ChainError;
+pub use self::outgoing::Outgoing;
+pub use self::payload::Payload;
+
+use self::builder::AbortPatch;
+use self::seal::Slots;
+use self::segment::Segments;
+
+/// A finished message: segments in wire order, with checksum slots that may still be open.
+///
+/// Sending does not consume it: [`gather`](SegmentChain::gather) borrows. Only bytes that are *sealed*, that is, final,
+/// are ever handed out; [`seal_through`](SegmentChain::seal_through) moves that border.
+///
+/// ```
+/// use segchain::chain::ChainBuilder;
+/// use segchain::checksum::Crc32c;
+///
+/// let page = [7u8; 4096];
+/// let mut out = ChainBuilder::new();
+/// out.put(b"head");
+/// let body = out.push_borrowed(&page);
+/// let trailer = out.put_u32_le(0);
+/// out.slot(body..trailer, Crc32c::raw(0), trailer);
+/// let mut chain = out.finish()?;
+/// assert_eq!((chain.len(), chain.sealed()), (4104, 0));
+///
+/// chain.seal_through(chain.len());
+/// let mut slices = Vec::new();
+/// chain.gather(0, u64::MAX, 1024, &mut slices);
+/// assert_eq!(slices[1].as_ptr(), page.as_ptr()); // the caller's own page
+/// # Ok::<(), segchain::chain::ChainError>(())
+/// ```
+pub struct SegmentChain<'b> {
+    segments: Segments<'b>,
+    slots: Slots,
+    /// Every byte before this position is final.
+    sealed: u64,
+    /// From the first payload byte to the end of the last one: what lies outside is header and trailer.
+    payload: Range<u64>,
+    abort: Option<AbortPatch>,
+    copied: u64,
+}
+
+/// What one [`gather`](SegmentChain::gather) call appended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Gathered {
+    /// Bytes in the appended slices.
+    pub bytes: u64,
+    /// Appended slices, neighbours in memory counted as one: this is what the kernel is given.
+    pub slices: usize,
+}
+
+impl<'b> SegmentChain<'b> {
+    /// Length in bytes, everything included.
+    pub fn len(&self) -> u64 {
+        self.segments.len()
+    }
+
+    /// Whether the chain holds no bytes at all. Sending it makes no call.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The position up to which every byte is final.
+    pub fn sealed(&self) -> u64 {
+        self.sealed
+    }
+
+    /// Payload bytes that were copied into the scratch arena because they were below the copy threshold, or by
+    /// [`into_owned`](SegmentChain::into_owned).
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Bytes read for checksums so far.
+    pub fn digested(&self) -> u64 {
+        self.slots.digested()
+    }
+
+    /// Makes every byte before `position` final: digests what the slots there need, each byte once however many
+    /// covers overlap, and writes their values. Idempotent and monotonic; positions past the end mean the end.
+    ///
+    /// A slot that lies *before* its cover is digested whole at the first call.
+    pub fn seal_through(&mut self, position: u64) {
+        let to = position.min(self.len());
+        if to > self.sealed {
+            self.slots.seal_through(&mut self.segments, to);
+            self.sealed = if self.slots.all_done() { self.len() } else { to };
+        }
+    }
+
+    /// Seals the whole chain, which can then be shared and sent any number of times.
+    #[must_use]
+    pub fn seal_all(mut self) -> SealedChain<'b> {
+        self.seal_through(self.len());
+        SealedChain(self)
+    }
+
+    /// Appends slices of the sealed bytes from position `from` on: at most `max_bytes` bytes in at most `max_slices`
+    /// slices. Touching scratch pieces come as one slice, and no slice is empty.
+    ///
+    /// If the limits would leave a bare trailer for the next call, the tail of the payload is left with it (where
+    /// `max_slices` has room for header, trailer and one more).
+    pub fn gather<'s>(
+        &'s self,
+        from: u64,
+        max_bytes: u64,
+        max_slices: usize,
+        out: &mut Vec<IoSlice<'s>>,
+    ) -> Gathered {
+        let to = self.sealed.min(from.saturating_add(max_bytes));
+        let before = out.len();
+        let gathered = self.segments.gather(from, to, max_slices, out);
+        let end = from + gathered.bytes;
+        if gathered.bytes > 0 && end < self.len() && end >= self.payload.end {
+            if let Some(earlier) = self.cut_before_trailer(from) {
+                out.truncate(before);
+                return self.segments.gather(from, earlier, max_slices, out);
+            }
+        }
+        gathered
+    }
+
+    /// Where to end a call instead of at the trailer: before the last payload slice, or in its middle if it is all
+    /// that this call has besides the header.
+    fn cut_before_trailer(&self, from: u64) -> Option<u64> {
+        let first = from.max(self.payload.start);
+        let last_slice = self.segments.slice_start(self.payload.end.checked_sub(1)?);
+        if last_slice > first {
+            return Some(last_slice);
+        }
+        let middle = first + self.payload.end.saturating_sub(first) / 2;
+        (middle > first).then_some(middle)
+    }
+
+    /// Gives the memory back for the next message, whatever its lifetime.
+    #[must_use]
+    pub fn recycle<'n>(self) -> ChainBuilder<'n> {
+        ChainBuilder::from_memory(self.segments.recycle(), self.slots.recycle())
+    }
+
+    /// Copies what is borrowed, so that the chain may outlive its pages.
+    #[must_use]
+    pub fn into_owned(self) -> SegmentChain<'static> {
+        let (segments, copied) = self.segments.into_owned();
+        SegmentChain {
+            segments,
+            slots: self.slots,
+            sealed: self.sealed,
+            payload: self.payload,
+            abort: self.abort,
+            copied: self.copied + copied,
+        }
+    }
+
+    /// Whether an abandoned message may be finished on the wire with the protocol's abort mark; otherwise the stream
+    /// has to close.
+    pub fn can_abort(&self) -> bool {
+        self.abort.is_some()
+    }
+}
+
+/// Shape only: lengths and counts, never payload.
+impl fmt::Debug for SegmentChain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SegmentChain")
+            .field("len", &self.len())
+            .field("sealed", &self.sealed)
+            .field("segments", &self.segments)
+            .field("slots", &self.slots)
+            .field("can_abort", &self.can_abort())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A chain all of whose bytes are final: it can be shared behind an `Arc` and sent to many peers, or again.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bytes::{Buf, Bytes};
+/// use segchain::chain::{ChainBuilder, Outgoing};
+///
+/// let mut out = ChainBuilder::new();
+/// out.put(b"to all: ");
+/// out.push(Bytes::from_static(b"hello"));
+/// let sealed = Arc::new(out.finish()?.seal_all());
+/// let (a, b) = (Outgoing::shared(sealed.clone()), Outgoing::shared(sealed.clone()));
+/// assert_eq!((a.remaining(), b.remaining()), (13, 13));
+///
+/// let mut rest = sealed.buf(8); // anything that takes a `bytes::Buf` can have it
+/// assert_eq!(rest.copy_to_bytes(5), "hello");
+/// # Ok::<(), segchain::chain::ChainError>(())
+/// ```
+pub struct SealedChain<'b>(SegmentChain<'b>);
+
+impl<'b> SealedChain<'b> {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Whether the chain holds no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Appends slices from position `from` on, as [`SegmentChain::gather`] does.
+    pub fn gather<'s>(
+        &'s self,
+        from: u64,
+        max_bytes: u64,
+        max_slices: usize,
+        out: &mut Vec<IoSlice<'s>>,
+    ) -> Gathered {
+        self.0.gather(from, max_bytes, max_slices, out)
+    }
+
+    /// All bytes in one piece: a copy, for tests and for small chains.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut buf = self.buf(0);
+        let mut bytes = vec![0; buf.remaining()];
+        buf.copy_to_slice(&mut bytes);
+        bytes
+    }
+
+    /// The bytes from position `from` on as a [`bytes::Buf`], vectored.
+    pub fn buf(&self, from: u64) -> ChainBuf<'_, 'b> {
+        ChainBuf::new(&self.0.segments, from)
+    }
+
+    /// The bytes before `position` and the rest, as two chains; nothing is copied but the scratch bytes. Positions past
+    /// the end mean the end. Neither half can be aborted on the wire any more.
+    #[must_use]
+    pub fn split(self, position: u64) -> (Self, Self) {
+        let copied = self.0.copied;
+        let (head, tail) = self.0.segments.split(position);
+        (Self::from_segments(head, copied), Self::from_segments(tail, 0))
+    }
+
+    /// Both chains as one. It cannot be aborted on the wire any more.
+    ///
+    /// # Errors
+    /// [`ChainError::TooLong`] if the sum passes 2^63.
+    pub fn append(self, other: Self) -> Result<Self, ChainError> {
+        let copied = self.0.copied + other.0.copied;
+        let segments = self.0.segments.append(other.0.segments)?;
+        Ok(Self::from_segments(segments, copied))
+    }
+
+    /// Copies what is borrowed, so that the chain may outlive its pages.
+    #[must_use]
+    pub fn into_owned(self) -> SealedChain<'static> {
+        SealedChain(self.0.into_owned())
+    }
+
+    fn from_segments(segments: Segments<'b>, copied: u64) -> Self {
+        let payload = segments.payload();
+        Self(SegmentChain {
+            sealed: segments.len(),
+            segments,
+            slots: Slots::default(),
+            payload,
+            abort: None,
+            copied,
+        })
+    }
+}
+
+/// Shape only: lengths and counts, never payload.
+impl fmt::Debug for SealedChain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SealedChain").field(&self.0).finish()
+    }
+}
+
+/// Segments and slots that fit in place, without an allocation of their own.
+pub(crate) const INLINE_SEGMENTS: usize = 16;
+/// Scratch bytes that fit in place: the headers and the footer of a Ceph v1 message are 75.
+pub(crate) const INLINE_SCRATCH: usize = 192;
+
+pub(crate) type Arena = SmallVec<[u8; INLINE_SCRATCH]>;

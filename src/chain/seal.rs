@@ -1,0 +1,239 @@
+//! Slots: which bytes are digested into which place, in what order, each byte once.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use super::ChainError;
+use super::segment::{Piece, Segments};
+use crate::checksum::Digest;
+
+/// The bytes of `start..end` end up, digested, at `at`.
+#[derive(Clone)]
+pub(super) struct Slot {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) at: u64,
+    pub(super) width: u64,
+    /// Where the value's bytes lie in the arena.
+    pub(super) scratch: usize,
+    /// The state so far: of the cover's bytes before [`Slots::frontier`], or of all of them.
+    pub(super) digest: Digest,
+}
+
+impl Slot {
+    /// Whether the value comes before the bytes that it is made of.
+    fn leads(&self) -> bool {
+        self.at < self.end
+    }
+
+    fn covers(&self, other: &Slot) -> bool {
+        other.at < self.end && other.at + other.width > self.start
+    }
+}
+
+/// The slots of a chain, in the order in which their values become known.
+///
+/// First the *eager* ones: those before their covers, and what these depend on; each is digested by itself, whole. Then
+/// the others by where their covers end: one pass over the bytes serves them all.
+#[derive(Default)]
+pub(super) struct Slots {
+    list: SmallVec<[Slot; 4]>,
+    /// How many at the front are eager.
+    eager: usize,
+    /// How many at the front have their value written.
+    done: usize,
+    /// What is not eager has digested every byte before this position.
+    frontier: u64,
+    digested: u64,
+}
+
+impl Slots {
+    pub(super) fn count(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(super) fn digested(&self) -> u64 {
+        self.digested
+    }
+
+    pub(super) fn all_done(&self) -> bool {
+        self.done == self.list.len()
+    }
+
+    pub(super) fn push(&mut self, slot: Slot) {
+        self.list.push(slot);
+    }
+
+    pub(super) fn recycle(mut self) -> Self {
+        self.list.clear();
+        Self { list: self.list, ..Self::default() }
+    }
+
+    /// Moves every position; `end` is for the end of a cover, which belongs to the byte before it.
+    pub(super) fn translate(&mut self, start: impl Fn(u64) -> u64, end: impl Fn(u64) -> u64) {
+        for slot in &mut self.list {
+            (slot.start, slot.end, slot.at) =
+                (start(slot.start), end(slot.end).max(start(slot.start)), start(slot.at));
+        }
+    }
+
+    /// Sorts, and finds slots that depend on themselves.
+    pub(super) fn order(&mut self) -> Result<(), ChainError> {
+        if !self.list.iter().any(Slot::leads) {
+            // A trailing slot is covered only by slots that end later.
+            if !self.list.is_sorted_by_key(|slot| slot.end) {
+                self.list.sort_by_key(|slot| slot.end);
+            }
+            return Ok(());
+        }
+        let mut order = Vec::with_capacity(self.list.len());
+        let mut state = vec![Visit::New; self.list.len()];
+        for index in 0..self.list.len() {
+            if self.list[index].leads() {
+                self.visit(index, &mut state, &mut order)?;
+            }
+        }
+        self.eager = order.len();
+        let mut rest: Vec<usize> = (0..self.list.len()).filter(|i| state[*i] == Visit::New).collect();
+        rest.sort_by_key(|index| self.list[*index].end);
+        order.extend(rest);
+        self.list = order.iter().map(|index| self.list[*index].clone()).collect();
+        Ok(())
+    }
+
+    /// Depth first, without recursion: a thousand slots in a row must not cost a thousand stack frames.
+    fn visit(&self, root: usize, state: &mut [Visit], order: &mut Vec<usize>) -> Result<(), ChainError> {
+        let mut path = vec![(root, 0)];
+        if state[root] == Visit::Done {
+            return Ok(());
+        }
+        state[root] = Visit::Open;
+        while let Some((slot, next)) = path.last_mut() {
+            let slot = *slot;
+            let needed = (*next..self.list.len()).find(|i| self.list[slot].covers(&self.list[*i]));
+            let Some(needed) = needed else {
+                state[slot] = Visit::Done;
+                order.push(slot);
+                path.pop();
+                continue;
+            };
+            *next = needed + 1;
+            match state[needed] {
+                Visit::Done => {}
+                Visit::Open => return Err(ChainError::SlotCycle { position: self.list[needed].at }),
+                Visit::New => {
+                    state[needed] = Visit::Open;
+                    path.push((needed, 0));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes every slot before `to` final.
+    pub(super) fn seal_through(&mut self, segments: &mut Segments<'_>, to: u64) {
+        while self.done < self.eager {
+            let Slot { start, end, .. } = self.list[self.done];
+            self.digested += digest(&mut self.list[self.done].digest, segments, start, end);
+            self.write_next(segments);
+        }
+        loop {
+            while self.list.get(self.done).is_some_and(|slot| slot.end <= self.frontier) {
+                self.write_next(segments);
+            }
+            if self.frontier >= to || self.all_done() {
+                return;
+            }
+            self.advance(segments, to);
+        }
+    }
+
+    /// Digests up to the next border of a cover, at most to `to`.
+    fn advance(&mut self, segments: &Segments<'_>, to: u64) {
+        let from = self.frontier;
+        let open = &mut self.list[self.done..];
+        let mut border = to;
+        let mut covering = 0;
+        for slot in &*open {
+            if slot.start > from {
+                border = border.min(slot.start);
+            } else if slot.end > from {
+                border = border.min(slot.end);
+                covering += 1;
+            }
+        }
+        self.frontier = border;
+        let covering_slots = open.iter_mut().filter(|slot| slot.start <= from && slot.end > from);
+        if covering == 1 {
+            for slot in covering_slots {
+                self.digested += digest(&mut slot.digest, segments, from, border);
+            }
+            return;
+        }
+        // Several covers: digest once from the zero state, then join the result to each.
+        let mut shared: SmallVec<[(Digest, u64); 2]> = SmallVec::new();
+        for slot in covering_slots {
+            let known = shared.iter().find(|(zero, _)| zero.same_kind(&slot.digest));
+            if let Some((value, len)) = known {
+                slot.digest.concat(value, *len);
+            } else if let Some(mut zero) =
+                slot.digest.zero_state().filter(|zero| zero.same_kind(&slot.digest))
+            {
+                let len = covered(segments, from, border);
+                self.digested += digest(&mut zero, segments, from, border);
+                slot.digest.concat(&zero, len);
+                shared.push((zero, len));
+            } else {
+                self.digested += digest(&mut slot.digest, segments, from, border);
+            }
+        }
+    }
+
+    fn write_next(&mut self, segments: &mut Segments<'_>) {
+        let slot = &self.list[self.done];
+        slot.digest.write(&mut segments.arena[slot.scratch..slot.scratch + slot.width as usize]);
+        self.done += 1;
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Visit {
+    New,
+    Open,
+    Done,
+}
+
+/// Digests the bytes between two positions; returns how many were read.
+fn digest(digest: &mut Digest, segments: &Segments<'_>, from: u64, to: u64) -> u64 {
+    let mut read = 0;
+    for piece in segments.walk(from, to) {
+        match piece {
+            Piece::Bytes(bytes) => {
+                digest.update(bytes);
+                read += bytes.len() as u64;
+            }
+            Piece::Zeros(len) => digest.zeros(len),
+            Piece::Marker => {}
+        }
+    }
+    read
+}
+
+/// How many bytes between two positions a cover counts.
+fn covered(segments: &Segments<'_>, from: u64, to: u64) -> u64 {
+    let len = |piece| match piece {
+        Piece::Bytes(bytes) => bytes.len() as u64,
+        Piece::Zeros(len) => len,
+        Piece::Marker => 0,
+    };
+    segments.walk(from, to).map(len).sum()
+}
+
+/// Where and how long, never the values.
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slots = self.list.iter().map(|slot| (slot.start..slot.end, slot.at));
+        f.debug_list().entries(slots).finish()
+    }
+}

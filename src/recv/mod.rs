@@ -1,0 +1,544 @@
+//! Receiving: bytes land where they are wanted, and are checked as they land.
+//!
+//! ```text
+//!  recvmsg ─▶ [ rest of the body: slabs, or memory the caller lends … │ read-ahead ]
+//!                     checksum runs over each piece            └─▶ Deframer::decode ─▶ frames
+//! ```
+//!
+//! One call brings the end of a body, its trailer and the headers that follow. [`Receiver`] owns the stream's position
+//! and never waits unless asked to; what bytes mean is the [`Deframer`]'s business.
+
+mod error;
+mod fill;
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+pub use self::error::{RecvError, RecvErrorKind};
+
+use self::fill::{Filling, Memory};
+use crate::framer::{BodyReq, Deframer, LentSlices, Step, Targets};
+use crate::slab::SlabPool;
+use crate::transport::{Interest, MAX_SLICES, VectoredRecv, Wait};
+
+/// Limits of the receiver. The defaults are good; tests and measurements change them.
+#[derive(Clone, Debug)]
+pub struct RecvOptions {
+    read_ahead: usize,
+    window: usize,
+    contiguous: u64,
+    turn_bytes: u64,
+}
+
+impl Default for RecvOptions {
+    fn default() -> Self {
+        Self { read_ahead: 64 << 10, window: 1 << 20, contiguous: 64 << 10, turn_bytes: 16 << 20 }
+    }
+}
+
+impl RecvOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes of read-ahead, at least 64; 64 KiB unless set. No header of a frame can be longer, and at most so many
+    /// bytes of a body are copied. Directly after a large body a smaller one of 8 KiB is offered: what follows is likely
+    /// another.
+    #[must_use]
+    pub fn read_ahead(mut self, bytes: usize) -> Self {
+        self.read_ahead = bytes.max(64);
+        self
+    }
+
+    /// How much of a body is offered to one call, in bytes, 4 KiB to 32 MiB; 1 MiB unless set. This much memory is taken
+    /// ahead of the bytes that fill it.
+    #[must_use]
+    pub fn window(mut self, bytes: usize) -> Self {
+        self.window = bytes.clamp(4096, 32 << 20);
+        self
+    }
+
+    /// The longest contiguous body, in bytes; 64 KiB unless set.
+    #[must_use]
+    pub fn contiguous(mut self, bytes: u64) -> Self {
+        self.contiguous = bytes;
+        self
+    }
+
+    /// After how many bytes [`receive`](Receiver::receive) returns [`Received::Budget`], so that a fast peer does not
+    /// keep a turn for ever; 16 MiB unless set, at least 1.
+    #[must_use]
+    pub fn turn_bytes(mut self, bytes: u64) -> Self {
+        self.turn_bytes = bytes.max(1);
+        self
+    }
+}
+
+/// What was done so far. Counts only ever grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecvStats {
+    /// Calls that the transport answered, with bytes or with an error.
+    pub calls: u64,
+    /// Slices offered in them.
+    pub slices: u64,
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// Frames handed out.
+    pub frames: u64,
+    /// Calls that brought nothing.
+    pub blocked: u64,
+    /// Bytes of bodies that were copied out of the read-ahead.
+    pub copied: u64,
+    /// Bytes of bodies read for checksums.
+    pub digested: u64,
+    /// Bytes of bodies that were discarded.
+    pub discarded: u64,
+}
+
+/// How far a receive came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Received {
+    /// Nothing more is there now. Receive again when the transport is readable.
+    Blocked,
+    /// The callback said so.
+    Stopped,
+    /// The turn's bytes are used up. Receive again after the others.
+    Budget,
+    /// The peer closed, between two frames.
+    Eof,
+}
+
+/// What a receiver is made of: see [`Receiver::into_parts`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Parts<T, D> {
+    /// The transport.
+    pub transport: T,
+    /// The deframer.
+    pub deframer: D,
+    /// Bytes that have arrived and were not used.
+    pub unread: Vec<u8>,
+}
+
+/// Receives frames from one byte stream.
+///
+/// It can stop at any byte and go on there: nothing is lost if [`receive`](Receiver::receive) returns in the middle of a
+/// frame, or is not called for a while.
+///
+/// ```
+/// use std::io::Write;
+/// use std::ops::ControlFlow;
+/// use std::os::unix::net::UnixStream;
+/// use segchain::framer::{Deframer, Filled, Step, Targets};
+/// use segchain::recv::Receiver;
+/// use segchain::transport::SocketRef;
+///
+/// /// Frames of four bytes, borrowed from the read-ahead.
+/// struct Fours;
+/// impl Deframer for Fours {
+///     type Frame<'h> = &'h [u8];
+///     type Error = std::convert::Infallible;
+///     fn decode<'h>(&mut self, head: &'h [u8], _: &mut dyn Targets) -> Result<Step<&'h [u8]>, Self::Error> {
+///         Ok(match head.get(..4) {
+///             Some(frame) => Step::Frame { frame, head: 4 },
+///             None => Step::Need(4),
+///         })
+///     }
+///     fn body(&mut self, _: Filled) -> Result<(), Self::Error> {
+///         Ok(())
+///     }
+/// }
+///
+/// let (mut peer, socket) = UnixStream::pair()?;
+/// peer.write_all(b"spamtoast")?;
+/// let mut receiver = Receiver::new(SocketRef::new(socket), Fours);
+/// let mut frames = Vec::new();
+/// let _ = receiver.receive(&mut (), |frame| {
+///     frames.push(frame.to_vec());
+///     ControlFlow::Continue(())
+/// })?;
+/// assert_eq!(frames, [b"spam", b"toas"]);
+/// assert_eq!(receiver.into_parts().unread, b"t");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Receiver<T, D> {
+    transport: T,
+    deframer: D,
+    stream: Stream,
+}
+
+/// All of a receiver but what differs from protocol to protocol.
+struct Stream {
+    options: RecvOptions,
+    stats: RecvStats,
+    pool: SlabPool,
+    ahead: ReadAhead,
+    filling: Option<Filling>,
+    /// What is kept of a body between two of its pieces.
+    unfinished: Option<Memory>,
+    /// Whether bytes of the current frame were used already.
+    inside_frame: bool,
+    /// Whether the last body was a large one.
+    after_large: bool,
+    eof: bool,
+    dead: bool,
+    slices: Vec<IoSliceMut<'static>>,
+}
+
+/// Bodies from here on are large: see [`RecvOptions::read_ahead`].
+const LARGE: u64 = 64 << 10;
+/// What is read ahead after a large body.
+const AFTER_LARGE: usize = 8 << 10;
+/// How often in a row a deframer may use no bytes at all. An honest one needs a frame and an empty body or two.
+const IDLE: u32 = 16;
+
+impl<T, D> Receiver<T, D> {
+    /// A receiver at the start of a frame.
+    pub fn new(transport: T, deframer: D) -> Self {
+        Self::with_options(transport, deframer, RecvOptions::default(), SlabPool::default())
+    }
+
+    /// The same, with other limits, and with slabs from a pool that may be shared.
+    pub fn with_options(transport: T, deframer: D, options: RecvOptions, pool: SlabPool) -> Self {
+        let ahead = ReadAhead { bytes: vec![0; options.read_ahead], start: 0, end: 0 };
+        let stream = Stream {
+            options,
+            stats: RecvStats::default(),
+            pool,
+            ahead,
+            filling: None,
+            unfinished: None,
+            inside_frame: false,
+            after_large: false,
+            eof: false,
+            dead: false,
+            slices: Vec::new(),
+        };
+        Self { transport, deframer, stream }
+    }
+
+    /// Puts bytes in front that arrived before this receiver was made: what another one left
+    /// [`unread`](Parts::unread). For use before the first receive.
+    #[must_use]
+    pub fn with_unread(mut self, unread: &[u8]) -> Self {
+        let ahead = &mut self.stream.ahead;
+        let mut bytes = ahead.bytes[ahead.start..ahead.end].to_vec();
+        bytes.extend_from_slice(unread);
+        (ahead.start, ahead.end) = (0, bytes.len());
+        bytes.resize(bytes.len().max(self.stream.options.read_ahead), 0);
+        ahead.bytes = bytes;
+        self
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    /// The deframer.
+    pub fn deframer(&self) -> &D {
+        &self.deframer
+    }
+
+    /// The deframer, for what it lets be changed between receives.
+    pub fn deframer_mut(&mut self) -> &mut D {
+        &mut self.deframer
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> RecvStats {
+        self.stream.stats
+    }
+
+    /// Whether the stream is at the border of two frames, so that the deframer may be changed.
+    pub fn is_between_frames(&self) -> bool {
+        !self.stream.inside_frame && self.stream.filling.is_none()
+    }
+
+    /// Goes on with another deframer: after a handshake, for instance. Bytes that were read ahead are for the new one.
+    ///
+    /// # Errors
+    /// In the middle of a frame the receiver comes back as it was.
+    pub fn replace<E>(self, deframer: E) -> Result<Receiver<T, E>, Box<Self>> {
+        if self.is_between_frames() {
+            Ok(Receiver { transport: self.transport, deframer, stream: self.stream })
+        } else {
+            Err(Box::new(self))
+        }
+    }
+
+    /// Takes it apart. What a body has of its bytes is lost in the middle of one.
+    pub fn into_parts(self) -> Parts<T, D> {
+        let unread = self.stream.ahead.unused().to_vec();
+        Parts { transport: self.transport, deframer: self.deframer, unread }
+    }
+}
+
+impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
+    /// Receives until nothing more is there, and hands each frame to `on_frame`, which may stop it. Never waits.
+    ///
+    /// # Errors
+    /// The protocol's own, a stream that ends inside a frame, a limit passed, or what the transport reports. None of
+    /// them can be got over; the receiver refuses to go on.
+    pub fn receive(
+        &mut self,
+        targets: &mut dyn Targets,
+        mut on_frame: impl FnMut(D::Frame<'_>) -> ControlFlow<()>,
+    ) -> Result<Received, RecvError<D::Error>> {
+        if self.stream.dead {
+            return Err(self.stream.error(RecvErrorKind::Dead));
+        }
+        let result = self.turn(targets, &mut on_frame);
+        self.stream.dead = result.is_err();
+        result
+    }
+
+    fn turn(
+        &mut self,
+        targets: &mut dyn Targets,
+        on_frame: &mut impl FnMut(D::Frame<'_>) -> ControlFlow<()>,
+    ) -> Result<Received, RecvError<D::Error>> {
+        let Self { transport, deframer, stream } = self;
+        let limit = stream.stats.bytes.saturating_add(stream.options.turn_bytes);
+        let mut idle = 0;
+        loop {
+            // Everything that can be done with the bytes at hand.
+            let wanted = loop {
+                if stream.filling.is_some() {
+                    let Some(piece) = stream.fill_from_ahead(targets) else { break 1 };
+                    idle = if piece.len > 0 { 0 } else { idle + 1 };
+                    deframer.body(piece).map_err(|error| stream.error(RecvErrorKind::Frame(error)))?;
+                    continue;
+                }
+                let head = stream.ahead.unused();
+                let step = deframer.decode(head, targets);
+                let (used, after) = match step.map_err(|error| stream.error(RecvErrorKind::Frame(error)))? {
+                    Step::Need(wanted) => break stream.wanted(wanted).map_err(|kind| stream.error(kind))?,
+                    Step::Used(used) => (used, After::Inside),
+                    Step::Body { head, req } => (head, After::Body(req)),
+                    Step::Frame { frame, head } => (head, After::Frame(on_frame(frame))),
+                    Step::Dropped { head } => (head, After::Between),
+                };
+                idle = if used > 0 { 0 } else { idle + 1 };
+                if idle > IDLE || used > head.len() {
+                    return Err(stream.error(RecvErrorKind::Stuck));
+                }
+                stream.ahead.start += used;
+                stream.inside_frame = matches!(after, After::Inside | After::Body(_));
+                match after {
+                    After::Inside | After::Between => {}
+                    After::Body(req) => stream.begin(req).map_err(|kind| stream.error(kind))?,
+                    After::Frame(flow) => {
+                        stream.stats.frames += 1;
+                        if flow.is_break() {
+                            return Ok(Received::Stopped);
+                        }
+                    }
+                }
+            };
+            if stream.eof {
+                return stream.at_eof(wanted as u64, deframer.awaiting());
+            }
+            if stream.stats.bytes >= limit {
+                return Ok(Received::Budget);
+            }
+            match stream.recv(transport, targets, wanted) {
+                Ok(0) => stream.eof = true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    stream.stats.blocked += 1;
+                    return Ok(Received::Blocked);
+                }
+                Err(error) => return Err(stream.error(RecvErrorKind::Io(error))),
+            }
+        }
+    }
+}
+
+/// What a step leaves to be done once its bytes are used.
+enum After {
+    Inside,
+    Between,
+    Body(BodyReq),
+    Frame(ControlFlow<()>),
+}
+
+impl<T: VectoredRecv + Wait, D: Deframer> Receiver<T, D> {
+    /// Receives until `on_frame` stops it or the peer closes, waiting for the transport, at most until `deadline`.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive), and [`RecvErrorKind::Deadline`], after which receiving can go on: nothing is lost.
+    pub fn receive_blocking(
+        &mut self,
+        targets: &mut dyn Targets,
+        deadline: Option<Instant>,
+        mut on_frame: impl FnMut(D::Frame<'_>) -> ControlFlow<()>,
+    ) -> Result<Received, RecvError<D::Error>> {
+        loop {
+            match self.receive(targets, &mut on_frame)? {
+                Received::Blocked => {}
+                Received::Budget => continue,
+                received => return Ok(received),
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(self.stream.error(RecvErrorKind::Deadline));
+            }
+            if let Err(error) = self.transport.wait(Interest::Readable, left) {
+                self.stream.dead = true;
+                return Err(self.stream.error(RecvErrorKind::Io(error)));
+            }
+        }
+    }
+
+    /// Receives one frame, waiting for it, at most until `deadline`, and returns what `f` makes of it; `None` if the peer
+    /// closed instead.
+    ///
+    /// # Errors
+    /// As [`receive_blocking`](Self::receive_blocking).
+    pub fn next<R>(
+        &mut self,
+        targets: &mut dyn Targets,
+        deadline: Option<Instant>,
+        mut f: impl FnMut(D::Frame<'_>) -> R,
+    ) -> Result<Option<R>, RecvError<D::Error>> {
+        let mut result = None;
+        let _ = self.receive_blocking(targets, deadline, |frame| {
+            result = Some(f(frame));
+            ControlFlow::Break(())
+        })?;
+        Ok(result)
+    }
+}
+
+impl Stream {
+    /// One call: the rest of the body as far as the window goes, and the read-ahead behind it.
+    fn recv(
+        &mut self,
+        transport: &impl VectoredRecv,
+        targets: &mut dyn Targets,
+        wanted: usize,
+    ) -> io::Result<usize> {
+        let Self { options, stats, ahead, filling, after_large, slices, .. } = self;
+        let slices = recycle(std::mem::take(slices));
+        let mut lent = LentSlices { slices, room: 0, max_slices: MAX_SLICES - 1 };
+        let (mut body, mut whole, mut sum) = (0, true, None);
+        if let Some(filling) = filling {
+            let want = filling.left.min(options.window as u64) as usize;
+            let large = filling.is_large();
+            body = filling.memory.lend(want, targets, &mut lent);
+            whole = body as u64 == filling.left;
+            *after_large = large && body > 0;
+            sum = filling.sum.as_mut();
+        }
+        let mut slices = lent.slices;
+        if whole || body == 0 {
+            let most = if *after_large { AFTER_LARGE.max(wanted) } else { usize::MAX };
+            slices.push(IoSliceMut::new(ahead.free(most)));
+        }
+        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+        stats.calls += 1;
+        stats.slices += slices.len() as u64;
+        let received = match transport.recv_vectored(&mut slices) {
+            Ok(n) if n > offered => {
+                Err(io::Error::other("the transport claims more bytes than there was room for"))
+            }
+            result => result,
+        };
+        let landed = body.min(*received.as_ref().unwrap_or(&0));
+        if let Some(sum) = sum {
+            let mut left = landed;
+            for slice in &slices {
+                let n = left.min(slice.len());
+                sum.update(&slice[..n]);
+                left -= n;
+            }
+            stats.digested += landed as u64;
+        }
+        self.slices = recycle(slices);
+        let received = received?;
+        self.stats.bytes += received as u64;
+        if let Some(filling) = &mut self.filling {
+            filling.memory.landed(landed);
+            filling.left -= landed as u64;
+        }
+        self.ahead.end += received - landed;
+        Ok(received)
+    }
+
+    /// How many more bytes a header of `len` bytes takes.
+    fn wanted<E>(&self, len: usize) -> Result<usize, RecvErrorKind<E>> {
+        let limit = self.ahead.bytes.len();
+        match len.checked_sub(self.ahead.unused().len()) {
+            None | Some(0) => Err(RecvErrorKind::Stuck),
+            Some(_) if len > limit => {
+                Err(RecvErrorKind::HeadTooLong { len: len as u64, limit: limit as u64 })
+            }
+            Some(more) => Ok(more),
+        }
+    }
+
+    /// What is said at the end of the stream, when `wanted` more bytes would have been needed.
+    fn at_eof<E>(&self, wanted: u64, field: &'static str) -> Result<Received, RecvError<E>> {
+        let got = self.ahead.unused().len() as u64;
+        let (wanted, clean) = match &self.filling {
+            Some(filling) => (filling.left, false),
+            None => (got + wanted, got == 0 && !self.inside_frame),
+        };
+        if clean {
+            return Ok(Received::Eof);
+        }
+        Err(self.error(RecvErrorKind::UnexpectedEof { field, expected: wanted, got }))
+    }
+
+    fn error<E>(&self, kind: RecvErrorKind<E>) -> RecvError<E> {
+        RecvError::new(kind, self.stats.bytes - self.ahead.unused().len() as u64)
+    }
+}
+
+/// Bytes that arrived beyond what was asked for: headers, trailers, small frames.
+struct ReadAhead {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl ReadAhead {
+    fn unused(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Room for at most `most` bytes behind those that are there.
+    fn free(&mut self, most: usize) -> &mut [u8] {
+        // What is left is less than one header.
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let len = self.bytes.len().min(self.end.saturating_add(most));
+        &mut self.bytes[self.end..len]
+    }
+}
+
+/// An emptied vector for slices of another lifetime. Collecting from its own iterator keeps the allocation.
+fn recycle<'n>(mut slices: Vec<IoSliceMut<'_>>) -> Vec<IoSliceMut<'n>> {
+    slices.clear();
+    slices.into_iter().map(|_| unreachable!()).collect()
+}
+
+/// State and counts, never the bytes.
+impl<T: fmt::Debug, D> fmt::Debug for Receiver<T, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver")
+            .field("transport", &self.transport)
+            .field("unused", &self.stream.ahead.unused().len())
+            .field("inside_frame", &self.stream.inside_frame)
+            .field("stats", &self.stream.stats)
+            .finish_non_exhaustive()
+    }
+}

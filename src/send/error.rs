@@ -1,0 +1,106 @@
+//! Why a send failed, and how much of the message had left by then.
+
+use std::{error, fmt, io};
+
+/// A failed send. It can be cloned to everybody whom it concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendError {
+    kind: SendErrorKind,
+    errno: Option<i32>,
+    sent: u64,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendErrorKind {
+    /// The transport reported an error that is final.
+    Io(io::ErrorKind),
+    /// The transport took nothing of what it was offered, and called that success.
+    WriteZero,
+    /// The transport claims more bytes than it was offered.
+    Overrun,
+    /// The deadline passed.
+    Deadline,
+    /// Another message is half-sent on this stream; it has to be finished first.
+    AnotherOpen,
+    /// The message is half-sent on another stream.
+    HalfSentElsewhere,
+    /// The stream ended before: see [`StreamSender::death`](super::StreamSender::death).
+    Dead,
+    /// A datagram of more slices than a call takes ([`MAX_SLICES`](crate::transport::MAX_SLICES)); push fewer or
+    /// larger pieces, or raise the copy threshold.
+    TooManySlices,
+    /// A datagram longer than the socket takes (EMSGSIZE).
+    TooLong,
+    /// A datagram of which the transport sent only a part.
+    Truncated,
+}
+
+impl SendError {
+    pub(super) fn new(kind: SendErrorKind, errno: Option<i32>, sent: u64) -> Self {
+        Self { kind, errno, sent }
+    }
+
+    /// What happened.
+    pub fn kind(&self) -> SendErrorKind {
+        self.kind
+    }
+
+    /// The system's error number, if the transport gave one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.errno
+    }
+
+    /// How many bytes of the message that the error struck had left. They cannot be taken back.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    fn io_kind(&self) -> io::ErrorKind {
+        match self.kind {
+            SendErrorKind::Io(kind) => kind,
+            SendErrorKind::WriteZero => io::ErrorKind::WriteZero,
+            SendErrorKind::Deadline => io::ErrorKind::TimedOut,
+            SendErrorKind::Dead => io::ErrorKind::BrokenPipe,
+            SendErrorKind::Overrun | SendErrorKind::Truncated => io::ErrorKind::Other,
+            SendErrorKind::AnotherOpen | SendErrorKind::HalfSentElsewhere => io::ErrorKind::ResourceBusy,
+            SendErrorKind::TooManySlices | SendErrorKind::TooLong => io::ErrorKind::InvalidInput,
+        }
+    }
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.kind, self.errno) {
+            (SendErrorKind::Io(_), Some(errno)) => write!(f, "{}", io::Error::from_raw_os_error(errno))?,
+            (SendErrorKind::Io(kind), None) => write!(f, "{kind}")?,
+            (SendErrorKind::WriteZero, _) => {
+                f.write_str("the transport took none of the bytes it was offered")?
+            }
+            (SendErrorKind::Overrun, _) => {
+                f.write_str("the transport claims more bytes than it was offered")?
+            }
+            (SendErrorKind::Deadline, _) => f.write_str("the deadline passed")?,
+            (SendErrorKind::AnotherOpen, _) => f.write_str("another message is half-sent on this stream")?,
+            (SendErrorKind::HalfSentElsewhere, _) => {
+                f.write_str("the message is half-sent on another stream")?
+            }
+            (SendErrorKind::Dead, _) => f.write_str("the stream ended before")?,
+            (SendErrorKind::TooManySlices, _) => {
+                f.write_str("a datagram of more slices than one call takes")?
+            }
+            (SendErrorKind::TooLong, _) => f.write_str("a datagram longer than the socket takes")?,
+            (SendErrorKind::Truncated, _) => f.write_str("the transport cut the datagram short")?,
+        }
+        write!(f, " ({} bytes of the message had left)", self.sent)
+    }
+}
+
+impl error::Error for SendError {}
+
+impl From<SendError> for io::Error {
+    fn from(error: SendError) -> Self {
+        io::Error::new(error.io_kind(), error)
+    }
+}

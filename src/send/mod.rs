@@ -1,0 +1,415 @@
+//! Sending: whole messages, in as few calls as the limits allow, resumed at any byte.
+//!
+//! ```text
+//!  [Outgoing, Outgoing, …] ─seal ahead─▶ gather ─▶ one sendmsg ─▶ positions move ─▶ again, until done or blocked
+//! ```
+//!
+//! [`StreamSender`] is the only owner of a half-sent message's position on the stream, and so the only one who can tell
+//! whether the next byte belongs there. Who may call it when many threads want to send is not decided here.
+
+mod datagram;
+mod error;
+
+use std::io::{self, IoSlice};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub use self::datagram::DatagramSender;
+pub use self::error::{SendError, SendErrorKind};
+
+use crate::chain::Outgoing;
+use crate::transport::{Interest, MAX_BYTES, MAX_SLICES, SendFlags, VectoredSend, Wait};
+
+/// Limits of the sender. The defaults are good; tests and measurements change them.
+#[derive(Clone, Debug)]
+pub struct SendOptions {
+    max_slices: usize,
+    max_bytes: u64,
+    seal_window: u64,
+    turn_bytes: u64,
+}
+
+impl Default for SendOptions {
+    fn default() -> Self {
+        Self { max_slices: MAX_SLICES, max_bytes: MAX_BYTES, seal_window: 1 << 20, turn_bytes: u64::MAX }
+    }
+}
+
+impl SendOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Slices per call, 1 to [`MAX_SLICES`] (the default).
+    #[must_use]
+    pub fn max_slices(mut self, slices: usize) -> Self {
+        self.max_slices = slices.clamp(1, MAX_SLICES);
+        self
+    }
+
+    /// Bytes per call, 1 to [`MAX_BYTES`] (the default).
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = bytes.clamp(1, MAX_BYTES);
+        self
+    }
+
+    /// How far ahead of the send a message is digested, in bytes; 1 MiB unless set. A message of up to two windows is
+    /// digested whole.
+    ///
+    /// Measured on Linux 6.18: whole is best up to 1 MiB; windows of 0.5 to 1 MiB save 30 % CPU on 16 to 64 MiB of
+    /// pages that are not in the cache; windows of 64 KiB cost 15 to 40 %.
+    #[must_use]
+    pub fn seal_window(mut self, bytes: u64) -> Self {
+        self.seal_window = bytes.max(1);
+        self
+    }
+
+    /// After how many bytes [`send`](StreamSender::send) returns [`Progress::Budget`], so that one turn does not last for
+    /// ever; no limit unless set, at least 1.
+    #[must_use]
+    pub fn turn_bytes(mut self, bytes: u64) -> Self {
+        self.turn_bytes = bytes.max(1);
+        self
+    }
+}
+
+/// What was done so far. Counts only ever grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SendStats {
+    /// Calls that the transport answered, with bytes or with an error.
+    pub calls: u64,
+    /// Slices offered in them, touching neighbours counted as one.
+    pub slices: u64,
+    /// Bytes that left.
+    pub bytes: u64,
+    /// Messages whose last byte left.
+    pub messages: u64,
+    /// Calls that took fewer bytes than they were offered.
+    pub short_writes: u64,
+    /// Calls that took none, because the transport was full or short of memory.
+    pub blocked: u64,
+    /// Payload bytes of begun messages that were copied, being below the copy threshold.
+    pub copied: u64,
+    /// Bytes read for checksums here. Chains that came sealed are not in it.
+    pub digested: u64,
+}
+
+/// How far a send came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a message that is not done has to be sent on, or the stream is dead"]
+#[non_exhaustive]
+pub enum Progress {
+    /// Every byte of every message was handed over.
+    Done,
+    /// The transport takes no more now. Send the same messages again when it does.
+    Blocked(Blocked),
+    /// The turn's bytes are used up. Send the same messages again after the others.
+    Budget,
+}
+
+/// Why a transport takes no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blocked {
+    /// Its buffer is full (EAGAIN): wait until it is writable.
+    Full,
+    /// The system is short of memory (ENOBUFS, ENOMEM): the socket may well be writable, so wait for some time.
+    Memory,
+}
+
+/// Sends whole messages over one byte stream, and lets nothing come between their bytes.
+///
+/// While a message is half-sent the stream is *open* for it alone: any other is refused, and so is a half-sent one that
+/// was begun elsewhere. If the open message is dropped, or an error ends it, the stream is dead and refuses everything.
+///
+/// ```
+/// use std::os::unix::net::UnixStream;
+/// use segchain::chain::{ChainBuilder, Outgoing};
+/// use segchain::send::StreamSender;
+/// use segchain::transport::SocketRef;
+///
+/// let (socket, _peer) = UnixStream::pair()?;
+/// let mut sender = StreamSender::new(SocketRef::new(socket));
+/// let page = vec![1u8; 4096];
+/// let mut out = ChainBuilder::new();
+/// out.put(&4096u32.to_be_bytes());
+/// out.push_borrowed(&page);
+/// let mut message = Outgoing::new(out.finish()?);
+/// sender.send_blocking(&mut message, None)?;
+/// assert_eq!((sender.stats().calls, sender.stats().copied), (1, 0));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct StreamSender<T> {
+    transport: T,
+    options: SendOptions,
+    /// The half-sent message: its id, and the position up to which its bytes are in the stream.
+    open: Option<(u64, u64)>,
+    dead: Option<SendError>,
+    stats: SendStats,
+    slices: Vec<IoSlice<'static>>,
+}
+
+impl<T> StreamSender<T> {
+    /// A sender over a stream on which no message is half-sent.
+    pub fn new(transport: T) -> Self {
+        Self::with_options(transport, SendOptions::default())
+    }
+
+    /// The same, with other limits.
+    pub fn with_options(transport: T, options: SendOptions) -> Self {
+        Self { transport, options, open: None, dead: None, stats: SendStats::default(), slices: Vec::new() }
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    /// The transport back. If a message is open, whoever writes to it next tears that message.
+    pub fn into_transport(self) -> T {
+        self.transport
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> SendStats {
+        self.stats
+    }
+
+    /// The id of the half-sent message, if there is one.
+    pub fn open_message(&self) -> Option<u64> {
+        self.open.map(|(id, _)| id)
+    }
+
+    /// What ended the stream, if something has.
+    pub fn death(&self) -> Option<&SendError> {
+        self.dead.as_ref()
+    }
+}
+
+impl<T: VectoredSend> StreamSender<T> {
+    /// Sends one message, or goes on with it. Never waits.
+    ///
+    /// # Errors
+    /// As [`send_batch`](Self::send_batch).
+    pub fn send(&mut self, message: &mut Outgoing<'_>) -> Result<Progress, SendError> {
+        self.send_batch(std::slice::from_mut(message))
+    }
+
+    /// Sends messages in order, many per call if they are small, or goes on with them. Never waits. Those that are
+    /// complete already are passed over.
+    ///
+    /// # Errors
+    /// [`SendErrorKind::AnotherOpen`] and [`SendErrorKind::HalfSentElsewhere`] refuse the batch and change nothing. Any
+    /// other error ends the stream; [`SendError::sent`] tells how many bytes of the message that it struck had left, and
+    /// that message keeps its position.
+    pub fn send_batch(&mut self, batch: &mut [Outgoing<'_>]) -> Result<Progress, SendError> {
+        self.admit(batch)?;
+        let mut first = 0;
+        let mut left = batch.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
+        let mut turn = self.options.turn_bytes;
+        loop {
+            while batch.get(first).is_some_and(Outgoing::is_complete) {
+                first += 1;
+            }
+            if first == batch.len() {
+                return Ok(Progress::Done);
+            }
+            if turn == 0 {
+                return Ok(Progress::Budget);
+            }
+            let (result, offered) = self.call(&mut batch[first..], turn, left);
+            match result {
+                Ok(0) => return Err(self.die(SendErrorKind::WriteZero, None, batch[first].sent())),
+                Ok(n) if n as u64 > offered => {
+                    return Err(self.die(SendErrorKind::Overrun, None, batch[first].sent()));
+                }
+                Ok(n) => {
+                    let n = n as u64;
+                    self.stats.short_writes += u64::from(n < offered);
+                    self.advance(&mut batch[first..], n);
+                    (left, turn) = (left - n, turn - n);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => match blocked(&error) {
+                    Some(reason) => {
+                        self.stats.blocked += 1;
+                        return Ok(Progress::Blocked(reason));
+                    }
+                    None => {
+                        let errno = error.raw_os_error();
+                        return Err(self.die(SendErrorKind::Io(error.kind()), errno, batch[first].sent()));
+                    }
+                },
+            }
+        }
+    }
+
+    /// One call: as much of the batch as the limits allow. Returns what the transport said and how much it was offered.
+    fn call(&mut self, batch: &mut [Outgoing<'_>], turn: u64, left: u64) -> (io::Result<usize>, u64) {
+        let SendOptions { max_slices, max_bytes, seal_window, .. } = self.options;
+        let limit = max_bytes.min(turn);
+        let sealed = self.seal_ahead(batch, limit, seal_window);
+
+        let mut slices = recycle(std::mem::take(&mut self.slices));
+        let mut offered = 0;
+        let mut pieces = 0;
+        for message in &batch[..sealed] {
+            let room = max_slices - slices.len();
+            let gathered = message.gather(limit - offered, room, &mut slices);
+            offered += gathered.bytes;
+            pieces += gathered.slices;
+            if gathered.bytes < message.remaining() || slices.len() == max_slices {
+                break;
+            }
+        }
+        // Bytes of this flush remain unoffered if and only if this call does not reach its end.
+        let more = if offered < left.min(turn) { SendFlags::MORE } else { SendFlags::default() };
+        let flags = SendFlags::DONT_WAIT | SendFlags::NO_SIGNAL | more;
+        let result = self.transport.send_vectored(&slices, flags);
+        self.stats.calls += 1;
+        self.stats.slices += pieces as u64;
+        self.slices = recycle(slices);
+        (result, offered)
+    }
+
+    /// Seals what the next call may offer; returns how many messages that is. Two windows are enough for one call.
+    fn seal_ahead(&mut self, batch: &mut [Outgoing<'_>], limit: u64, window: u64) -> usize {
+        let (mut ready, mut fresh) = (0, 0);
+        let mut count = 0;
+        for message in batch.iter_mut().take(self.options.max_slices) {
+            let before = message.chain().digested();
+            let sealed = message.seal_ahead(window);
+            fresh += message.chain().digested() - before;
+            ready += sealed - message.sent();
+            count += 1;
+            if sealed < message.len() || ready >= limit || fresh >= window.saturating_mul(2) {
+                break;
+            }
+        }
+        self.stats.digested += fresh;
+        count
+    }
+
+    /// Moves the positions by `n` bytes, and remembers which message is open.
+    fn advance(&mut self, batch: &mut [Outgoing<'_>], n: u64) {
+        self.stats.bytes += n;
+        let mut left = n;
+        for message in batch {
+            if left == 0 {
+                break;
+            }
+            if message.sent() == 0 {
+                self.stats.copied += message.chain().copied();
+            }
+            let step = left.min(message.remaining());
+            message.advance(step);
+            left -= step;
+            self.stats.messages += u64::from(message.is_complete());
+            self.open = (!message.is_complete()).then(|| (message.id(), message.sent()));
+        }
+    }
+
+    /// Refuses what would tear the open message, or one that was begun elsewhere.
+    fn admit(&self, batch: &[Outgoing<'_>]) -> Result<(), SendError> {
+        let mut incomplete = batch.iter().filter(|message| !message.is_complete()).peekable();
+        let sent = incomplete.peek().map_or(0, |message| message.sent());
+        if let Some(death) = &self.dead {
+            return Err(SendError::new(SendErrorKind::Dead, death.raw_os_error(), sent));
+        }
+        if let Some(open) = self.open {
+            match incomplete.next() {
+                Some(first) if (first.id(), first.sent()) == open => {}
+                Some(_) => return Err(SendError::new(SendErrorKind::AnotherOpen, None, sent)),
+                None => return Ok(()),
+            }
+        }
+        match incomplete.find(|message| message.sent() > 0) {
+            Some(message) => Err(SendError::new(SendErrorKind::HalfSentElsewhere, None, message.sent())),
+            None => Ok(()),
+        }
+    }
+
+    fn die(&mut self, kind: SendErrorKind, errno: Option<i32>, sent: u64) -> SendError {
+        self.dead.insert(SendError::new(kind, errno, sent)).clone()
+    }
+}
+
+impl<T: VectoredSend + Wait> StreamSender<T> {
+    /// Sends one message whole, waiting for the transport, at most until `deadline`.
+    ///
+    /// # Errors
+    /// As [`send_batch_blocking`](Self::send_batch_blocking).
+    pub fn send_blocking(
+        &mut self,
+        message: &mut Outgoing<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(), SendError> {
+        self.send_batch_blocking(std::slice::from_mut(message), deadline)
+    }
+
+    /// Sends messages whole, waiting for the transport, at most until `deadline`.
+    ///
+    /// # Errors
+    /// As [`send_batch`](Self::send_batch), and [`SendErrorKind::Deadline`]: in the middle of a message that ends the
+    /// stream, between two it does not.
+    pub fn send_batch_blocking(
+        &mut self,
+        batch: &mut [Outgoing<'_>],
+        deadline: Option<Instant>,
+    ) -> Result<(), SendError> {
+        const SHORTEST: Duration = Duration::from_millis(1);
+        const LONGEST: Duration = Duration::from_millis(50);
+        let mut pause = SHORTEST;
+        let mut bytes = self.stats.bytes;
+        loop {
+            let reason = match self.send_batch(batch)? {
+                Progress::Done => return Ok(()),
+                Progress::Budget => None,
+                Progress::Blocked(reason) => Some(reason),
+            };
+            if std::mem::replace(&mut bytes, self.stats.bytes) != self.stats.bytes {
+                pause = SHORTEST;
+            }
+            let sent = batch.iter().find(|message| !message.is_complete()).map_or(0, Outgoing::sent);
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                let late = SendError::new(SendErrorKind::Deadline, None, sent);
+                if self.open.is_some() {
+                    self.dead = Some(late.clone());
+                }
+                return Err(late);
+            }
+            match reason {
+                None => {}
+                Some(Blocked::Full) => {
+                    if let Err(error) = self.transport.wait(Interest::Writable, left) {
+                        return Err(self.die(SendErrorKind::Io(error.kind()), error.raw_os_error(), sent));
+                    }
+                }
+                Some(Blocked::Memory) => {
+                    thread::sleep(left.map_or(pause, |left| left.min(pause)));
+                    pause = LONGEST.min(pause * 2);
+                }
+            }
+        }
+    }
+}
+
+/// Whether an error only means "not now".
+fn blocked(error: &io::Error) -> Option<Blocked> {
+    match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::WouldBlock, _) => Some(Blocked::Full),
+        (io::ErrorKind::OutOfMemory, _) | (_, Some(libc::ENOBUFS | libc::ENOMEM)) => Some(Blocked::Memory),
+        _ => None,
+    }
+}
+
+/// An emptied vector for slices of another lifetime. Collecting from its own iterator keeps the allocation.
+fn recycle<'n>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'n>> {
+    slices.clear();
+    slices.into_iter().map(|_| unreachable!()).collect()
+}
