@@ -2,7 +2,8 @@
 //!
 //! None of them comes from an encoder of this workspace; `frames/README.md` names the origin of each group. A [`Frame`]
 //! carries its bytes and, for most, the list of its fields with their offsets. The frames are constants in [`mod@ceph`],
-//! [`oncrpc`] and [`iscsi`], embedded at compile time, so a test needs no file at run time.
+//! [`oncrpc`] and [`iscsi`], embedded at compile time, so a test needs no file at run time. Module
+//! [`peers`](crate::peers) starts the programs themselves.
 
 /// One captured frame: its bytes, whence they come, and what each of them means.
 #[derive(Clone, Copy, Debug)]
