@@ -56,6 +56,35 @@ fn an_osd_of_messenger_version_2_serves_secure_connections() {
     assert_eq!(ceph.rados_get("secret").unwrap(), b"secret");
 }
 
+/// Runs once more in a process with a temporary directory of its own, to see that nothing is left of it.
+#[test]
+fn a_start_that_fails_shows_the_log_and_leaves_nothing() {
+    // 192.0.2.0/24 is for documentation (RFC 5737): the osd cannot bind there, while the monitor has its own address.
+    let broken = || CephOptions::default().conf("public_addr = 192.0.2.1").conf("ms_bind_retry_delay = 0");
+    if is_rerun() {
+        let unavailable = Ceph::start(broken()).unwrap_err();
+        writeln!(std::io::stdout(), "\n{unavailable}").unwrap();
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let output = rerun("a_start_that_fails_shows_the_log_and_leaves_nothing", |command| {
+        command.env("TMPDIR", directory.path());
+    });
+    if output.contains("is not installed") {
+        require(Ceph::start(broken()));
+        return;
+    }
+    let start = "ceph-osd is installed and did not start: osd.0 ended with exit status: 1 before it came up";
+    assert!(output.contains(start), "{output}");
+    assert!(output.contains("--- last lines of osd.0.out\n") && output.contains("192.0.2.1"), "{output}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let command_line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let command_line = String::from_utf8_lossy(&command_line);
+        assert!(!command_line.contains(directory.path().to_str().unwrap()), "{command_line} is left");
+    }
+}
+
 #[test]
 fn rpcbind_and_ganesha_answer_null_and_are_gone_after_drop() {
     let Some(nfs) = require(Nfs::start()) else { return };
@@ -74,6 +103,10 @@ fn rpcbind_and_ganesha_answer_null_and_are_gone_after_drop() {
     let length = udp.recv(&mut datagram).unwrap();
     assert_eq!(datagram[..length], reply[4..], "a datagram has no record marker");
 
+    // MNT (RFC 1813 section 5.2.1) of "/export": a length, seven bytes and one of padding. Status 0, then a file handle.
+    let mnt =
+        rpc_call(100_005, 3, 1, &[&7_u32.to_be_bytes()[..], nfs.export_path().as_bytes(), &[0]].concat());
+    assert_eq!(exchange(connect(nfs.mount_addr()), &mnt, 32)[24..28], [0; 4]);
     assert!(nfs.export_dir().is_dir());
     assert_eq!(nfs.export_path(), "/export");
     let mut ports = vec![nfs.nfs_addr(), nfs.mount_addr()];
@@ -149,11 +182,9 @@ fn the_libtirpc_server_sends_a_large_reply_in_many_fragments() {
     }
 }
 
-/// The process that dies is this test once more, told so by a variable.
 #[test]
 fn a_peer_ends_with_the_process_that_started_it() {
-    const DIE: &str = "SEGCHAIN_TESTKIT_DIE";
-    if std::env::var_os(DIE).is_some() {
+    if is_rerun() {
         let iscsi = Iscsi::start().unwrap();
         // Past the capture of the harness.
         writeln!(std::io::stdout(), "\npid {}", iscsi.pids()[0]).unwrap();
@@ -163,20 +194,29 @@ fn a_peer_ends_with_the_process_that_started_it() {
     if require(Iscsi::start()).is_none() {
         return;
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_peer_ends_with_the_process_that_started_it"])
-        .env(DIE, "1")
-        .stderr(Stdio::null())
-        .output()
-        .unwrap();
-    let output = String::from_utf8(output.stdout).unwrap();
+    let output = rerun("a_peer_ends_with_the_process_that_started_it", |_| {});
     let word = |key| output.lines().find_map(|line| line.strip_prefix(key)).unwrap().to_owned();
     let (pid, disk) = (word("pid ").parse().unwrap(), word("disk "));
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + PATIENCE;
     while is_alive(pid) || std::path::Path::new(&disk).exists() {
-        assert!(Instant::now() < end, "pid {pid} or {disk} outlived its process by 10 s");
+        assert!(Instant::now() < end, "pid {pid} or {disk} outlived its process by {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+const RERUN: &str = "SEGCHAIN_TESTKIT_RERUN";
+
+/// Whether this process is one that [`rerun`] started.
+fn is_rerun() -> bool {
+    std::env::var_os(RERUN).is_some()
+}
+
+/// Runs one test of this file in a process of its own, and returns its standard output.
+fn rerun(test: &str, change: impl FnOnce(&mut Command)) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test]).env(RERUN, "1").stderr(Stdio::null());
+    change(&mut command);
+    String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);

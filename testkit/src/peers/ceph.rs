@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const CEPH: Identity = Identity { what: "ceph-osd", package: "ceph-mon ceph-osd ceph-common" };
 /// For one command of a client.
 const STEP: Duration = Duration::from_secs(30);
+/// For the osd's first beacon.
+const BEACON: Duration = Duration::from_secs(3);
 /// How many ports the osd chooses from: it binds seven, and skips those in use.
 const OSD_PORTS: u16 = 60;
 
@@ -140,7 +142,7 @@ impl Ceph {
         self.map.nonce
     }
 
-    /// The epoch of the osd map once the start was done.
+    /// The epoch of the osd map, which no longer changes by itself once the start is done.
     pub fn epoch(&self) -> u32 {
         self.map.epoch
     }
@@ -422,27 +424,32 @@ struct OsdMap {
 }
 
 impl OsdMap {
-    /// Dumps until the pool is no longer being created: that is one more epoch, and an osd drops operations of an old one.
+    /// Dumps until the map has stopped changing by itself, because an osd may drop operations of an old epoch.
+    ///
+    /// Two changes follow the first write: the pool loses its flag `creating`, and the osd's first beacon, half a second
+    /// later, brings the time of its snapshot scrub (`ceph osd dump 8` against `9`, Ceph 16.2.15). The second may be absent
+    /// in other releases, so it has [`BEACON`] to come.
     fn settled(mut dump: impl FnMut() -> Result<Vec<u8>, Unavailable>) -> Result<Self, Unavailable> {
-        let end = Instant::now() + STEP;
+        let begin = Instant::now();
         loop {
             let output = dump()?;
-            let map = json(&output).as_ref().and_then(Self::of_dump).ok_or_else(|| {
+            let map = json(&output).as_ref().and_then(Self::of_dump);
+            let (map, settling) = map.ok_or_else(|| {
                 CEPH.failed("`ceph osd dump` has an unknown form", String::from_utf8_lossy(&output))
             })?;
-            let (map, creating) = map;
-            if !creating {
-                return Ok(map);
+            match settling {
+                None => return Ok(map),
+                Some(Settling::Beacon) if begin.elapsed() >= BEACON => return Ok(map),
+                Some(Settling::Pool) if begin.elapsed() >= STEP => {
+                    return Err(CEPH.failed(format!("the pool is still being created after {STEP:?}"), ""));
+                }
+                Some(_) => std::thread::sleep(Duration::from_millis(50)),
             }
-            if Instant::now() >= end {
-                return Err(CEPH.failed(format!("the pool is still being created after {STEP:?}"), ""));
-            }
-            std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// The map, and whether the pool is still being created.
-    fn of_dump(dump: &Value) -> Option<(Self, bool)> {
+    /// The map, and what is still to change in it.
+    fn of_dump(dump: &Value) -> Option<(Self, Option<Settling>)> {
         let addrs = dump["osds"][0]["public_addrs"]["addrvec"].as_array()?;
         let addr_of = |kind: &str| {
             let addr = addrs.iter().find(|addr| addr["type"] == kind)?;
@@ -456,8 +463,24 @@ impl OsdMap {
             epoch: dump["epoch"].as_u64()?.try_into().ok()?,
             pool: pool["pool"].as_u64()?,
         };
-        Some((map, pool["flags_names"].as_str()?.contains("creating")))
+        let settling = if pool["flags_names"].as_str()?.contains("creating") {
+            Some(Settling::Pool)
+        } else if dump["osd_xinfo"][0]["last_purged_snaps_scrub"] == "0.000000" {
+            Some(Settling::Beacon)
+        } else {
+            None
+        };
+        Some((map, settling))
     }
+}
+
+/// The change that a new osd map still expects.
+#[derive(Debug, PartialEq)]
+enum Settling {
+    /// The pool is being created.
+    Pool,
+    /// The osd has not sent its first beacon.
+    Beacon,
 }
 
 fn json(output: &[u8]) -> Option<Value> {
@@ -486,11 +509,11 @@ mod tests {
             {"type":"v2","addr":"127.0.0.1:23311","nonce":4123456789},
             {"type":"v1","addr":"127.0.0.1:23312","nonce":4123456789}]}}],
             "pools":[{"pool":3,"pool_name":"bench","flags_names":"hashpspool,creating"}]}"#;
-        let (map, creating) = OsdMap::of_dump(&json(dump).unwrap()).unwrap();
+        let (map, settling) = OsdMap::of_dump(&json(dump).unwrap()).unwrap();
         let v1 = "127.0.0.1:23312".parse().ok();
         let v2 = "127.0.0.1:23311".parse().ok();
         assert_eq!(map, OsdMap { v1, v2, nonce: 4_123_456_789, epoch: 9, pool: 3 });
-        assert!(creating);
+        assert_eq!(settling, Some(Settling::Pool));
     }
 
     #[test]
