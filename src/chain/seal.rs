@@ -182,13 +182,15 @@ impl Slots {
         for slot in covering_slots {
             let known = shared.iter().find(|(zero, _)| zero.same_kind(&slot.digest));
             if let Some((value, len)) = known {
-                slot.digest.concat(value, *len);
+                let joined = slot.digest.concat(value, *len);
+                debug_assert!(joined, "of the same kind");
             } else if let Some(mut zero) =
                 slot.digest.zero_state().filter(|zero| zero.same_kind(&slot.digest))
             {
                 let len = covered(segments, from, border);
                 self.digested += digest(&mut zero, segments, from, border);
-                slot.digest.concat(&zero, len);
+                let joined = slot.digest.concat(&zero, len);
+                debug_assert!(joined, "of the same kind");
                 shared.push((zero, len));
             } else {
                 self.digested += digest(&mut slot.digest, segments, from, border);
@@ -225,7 +227,8 @@ impl Slots {
             if from < digested {
                 if let Some(mut delta) = slot.digest.zero_state() {
                     difference(old, new, from, digested, Some(&mut delta));
-                    slot.digest.add(&delta);
+                    let added = slot.digest.add(&delta);
+                    debug_assert!(added, "made from the same checksum");
                 } else if let Some(initial) = &slot.initial {
                     slot.digest = initial.clone();
                     digest(&mut slot.digest, old, slot.start, from);
