@@ -11,7 +11,7 @@ use std::{error, fmt, thread};
 
 use bytes::Bytes;
 use segchain::chain::{ChainBuilder, ChainError, Outgoing};
-use segchain::checksum::Crc32;
+use segchain::checksum::{Checksum, Crc32};
 use segchain::framer::{BodyReq, Framer, Landed, Place};
 use segchain::recv::Receiver;
 use segchain::send::StreamSender;
@@ -58,8 +58,8 @@ async fn read_put(mut wire: Wire) -> Result<Option<(String, Bytes)>, BadPut> {
     let len = len.parse().map_err(|_| BadPut("length that is no number"))?;
 
     let mut crc = Crc32::new();
-    segchain::checksum::Checksum::update(&mut crc, &line);
-    segchain::checksum::Checksum::update(&mut crc, b"\r\n");
+    crc.update(&line);
+    crc.update(b"\r\n");
     let body = wire.body(BodyReq::new(len, Place::Contiguous).digest(crc)).await; // digested as it lands
     let expected = u32::from_be_bytes(wire.array().await);
     if body.sum.and_then(|sum| sum.value()) != Some(expected) {
@@ -80,11 +80,11 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         Ok::<_, std::io::Error>(())
     });
 
-    let page = [b'x'; 4096];
+    let page: &[u8] = &[b'x'; 4096];
     let mut sender = StreamSender::new(SocketRef::new(here));
-    for put in [Put { name: "greeting", pages: &[b"Hello, world!"] }, Put { name: "pages", pages: &[&page; 8] }] {
+    for (name, pages) in [("greeting", &[&b"Hello, world!"[..]][..]), ("pages", &[page; 8])] {
         let mut out = ChainBuilder::new();
-        PutFramer.frame(put, &mut out)?;
+        PutFramer.frame(Put { name, pages }, &mut out)?;
         sender.send_blocking(&mut Outgoing::new(out.finish()?), None)?;
     }
     println!("sent with {} calls, {} bytes copied", sender.stats().calls, sender.stats().copied);
