@@ -44,7 +44,7 @@ pub(super) struct ValueHasLeft;
 /// the others by where their covers end: one pass over the bytes serves them all.
 #[derive(Clone, Default)]
 pub(super) struct Slots {
-    list: SmallVec<[Slot; 4]>,
+    list: Vec<Slot>,
     /// How many at the front are eager.
     eager: usize,
     /// How many at the front have their value written.
@@ -71,9 +71,9 @@ impl Slots {
         self.list.push(slot);
     }
 
-    pub(super) fn recycle(mut self) -> Self {
+    pub(super) fn recycle(&mut self) {
         self.list.clear();
-        Self { list: self.list, ..Self::default() }
+        (self.eager, self.done, self.frontier, self.digested) = (0, 0, 0, 0);
     }
 
     /// Moves every position; `end` is for the end of a cover, which belongs to the byte before it.
