@@ -911,27 +911,3 @@ impl Clone for Box<dyn Erased> {
         (**self).erased_clone()
     }
 }
-/// d
-#[derive(Clone, Debug)]
-pub struct Digest(u32);
-#[allow(missing_docs)]
-impl Digest {
-    pub fn new<C: Checksum>(_: C) -> Self {
-        Digest(0)
-    }
-    pub fn update(&mut self, _: &[u8]) {}
-    pub fn zeros(&mut self, _: u64) {}
-    pub fn width(&self) -> usize {
-        4
-    }
-    pub fn write(&self, _: &mut [u8]) {}
-    pub fn zero_state(&self) -> Option<Digest> {
-        Some(Digest(0))
-    }
-    pub fn same_kind(&self, _: &Digest) -> bool {
-        true
-    }
-    pub fn concat(&mut self, _: &Digest, _: u64) -> bool {
-        true
-    }
-}
