@@ -328,7 +328,17 @@ impl<'b> ChainBuilder<'b> {
             self.fail(ChainError::TooManySlots);
         } else {
             let initial = digest.zero_state().is_none().then(|| digest.clone());
-            self.notes.slots.push(Slot { start, end, at: at.position, width, scratch, digest, initial });
+            let at_end = at.position + width;
+            self.notes.slots.push(Slot {
+                start,
+                end,
+                at: at.position,
+                at_end,
+                width,
+                scratch,
+                digest,
+                initial,
+            });
         }
     }
 
@@ -477,6 +487,9 @@ impl<'b> ChainBuilder<'b> {
     fn scratch(&mut self, mark: Mark) -> Option<usize> {
         if !self.owns(mark) {
             return None;
+        }
+        if mark.is_empty() {
+            return Some(0); // no bytes are in the arena wherever they are
         }
         let offset = self.segments.scratch_offset(mark.position, mark.len);
         if offset.is_none() {
