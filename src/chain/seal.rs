@@ -46,7 +46,7 @@ pub(super) struct ValueHasLeft;
 /// the others by where their covers end: one pass over the bytes serves them all.
 #[derive(Clone, Default)]
 pub(super) struct Slots {
-    list: Vec<Slot>,
+    list: SmallVec<[Slot; 4]>,
     /// How many at the front are eager.
     eager: usize,
     /// How many at the front have their value written.
