@@ -3,6 +3,7 @@
 pub mod chain;
 pub mod checksum;
 pub mod framer;
+pub mod queue;
 pub mod recv;
 pub mod send;
 pub mod slab;
