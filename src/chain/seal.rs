@@ -73,9 +73,9 @@ impl Slots {
         self.list.push(slot);
     }
 
-    pub(super) fn recycle(mut self) -> Self {
+    pub(super) fn recycle(&mut self) {
         self.list.clear();
-        Self { list: self.list, ..Self::default() }
+        (self.eager, self.done, self.frontier, self.digested) = (0, 0, 0, 0);
     }
 
     /// Moves every position; `end` is for the end of a cover or a value, which belongs to the byte before it.
