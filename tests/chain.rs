@@ -66,7 +66,9 @@ fn gathered(chain: &mut SegmentChain<'_>, window: u64, max_bytes: u64, max_slice
         assert!(gathered.slices <= slices.len() && at + gathered.bytes <= chain.sealed());
         assert_eq!(gathered.bytes, slices.iter().map(|slice| slice.len() as u64).sum::<u64>());
         assert!(slices.iter().all(|slice| !slice.is_empty()));
-        slices.iter().for_each(|slice| wire.extend_from_slice(slice));
+        for slice in &slices {
+            wire.extend_from_slice(slice);
+        }
         at += gathered.bytes;
     }
     wire
@@ -649,7 +651,7 @@ fn sample(pages: &[Vec<u8>]) -> SealedChain<'_> {
 }
 
 fn sample_bytes(pages: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = [b"head", pages[0].as_slice(), &[0; 70_000], b"middle", &pages[1]].concat();
+    let mut bytes = [b"head", pages[0].as_slice(), &vec![0; 70_000], b"middle", &pages[1]].concat();
     bytes.extend(crc(CASTAGNOLI, !0, &bytes).to_le_bytes());
     bytes
 }

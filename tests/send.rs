@@ -33,7 +33,7 @@ fn pieces(lens: &[usize]) -> Vec<Vec<u8>> {
     lens.iter().map(|len| (0..=*len).map(|_| byte()).collect()).collect()
 }
 
-fn chain<'m>(pieces: &'m [Vec<u8>]) -> SegmentChain<'m> {
+fn chain(pieces: &[Vec<u8>]) -> SegmentChain<'_> {
     let mut out = ChainBuilder::new();
     out.copy_below(0);
     for piece in pieces {
@@ -42,7 +42,7 @@ fn chain<'m>(pieces: &'m [Vec<u8>]) -> SegmentChain<'m> {
     out.finish().expect("a chain without mistakes")
 }
 
-fn message<'m>(pieces: &'m [Vec<u8>]) -> Outgoing<'m> {
+fn message(pieces: &[Vec<u8>]) -> Outgoing<'_> {
     Outgoing::new(chain(pieces))
 }
 
@@ -151,7 +151,7 @@ fn backlog_and_new_chunk_keep_their_unsent_rest_wherever_a_call_ends() {
 #[test]
 fn a_short_write_inside_a_full_chunk_of_slices_does_not_skip_to_the_next_chunk() {
     let short = Accept(7 * 1023 + 3);
-    let script = sent_by(&[7; 3000], &[short, All, short, All, short]);
+    let script = sent_by(&vec![7; 3000], &[short, All, short, All, short]);
     assert!(script.calls().iter().all(|call| call.slices.len() <= MAX_SLICES));
 }
 
@@ -251,7 +251,7 @@ fn thousands_of_empty_segments_before_the_data_do_not_hide_it() {
 #[test]
 fn a_short_write_right_before_empty_segments_goes_on_behind_them() {
     let mut lens = vec![4];
-    lens.extend([0; 100_000]);
+    lens.resize(100_001, 0);
     lens.push(4);
     sent_by(&lens, &[Accept(4), All]);
     sent_by(&lens, &[Accept(1), Accept(3), Accept(2), All]);
@@ -895,7 +895,7 @@ fn a_blocking_send_that_was_given_up_is_gone_on_with_by_the_message_itself() {
 fn a_turn_ends_done_or_with_a_transport_that_has_blocked() {
     let mut random = Random::new(seed("a_turn_ends_done_or_with_a_transport_that_has_blocked"));
     for _ in 0..20_000 {
-        let lens: Vec<usize> = (0..1 + random.below(9)).map(|_| random.below(40)).collect();
+        let lens: Vec<usize> = (0..=random.below(9)).map(|_| random.below(40)).collect();
         let pieces = pieces(&lens);
         let steps: Vec<SendStep> = (0..random.below(12))
             .map(|_| match random.below(6) {
@@ -1056,19 +1056,19 @@ fn four_mebibytes_of_pages_are_two_calls_and_at_most_four_if_sealed_by_windows()
 /// nuttx 3707: a server did not answer to a marker that came in a segment of its own.
 #[test]
 fn a_marker_or_header_or_trailer_never_leaves_alone() {
-    for count in [1, 2, 3, 7, 300, 1022, 1023, 1024, 1025, 2046, 2047, 2048, 2049] {
+    for count in [1u64, 2, 3, 7, 300, 1022, 1023, 1024, 1025, 2046, 2047, 2048, 2049] {
         let pages: Vec<Vec<u8>> = (0..count).map(|_| vec![1; 1500]).collect();
         for max_slices in [3, 4, 16, MAX_SLICES] {
             for digest in [false, true] {
                 let script = ScriptedSend::new([]).caps(max_slices, MAX_BYTES);
-                let payload = 1500 * count as u64;
+                let payload = 1500 * count;
                 script.expect_flush(4 + payload + 4);
                 script.expect_frames(&[Shape::new(4, payload, 4)]);
                 let mut sender =
                     StreamSender::with_options(&script, SendOptions::new().max_slices(max_slices));
                 let mut outgoing = Outgoing::new(framed(ChainBuilder::new(), 4, &pages, 4, digest));
                 assert_eq!(sender.send(&mut outgoing), Ok(Progress::Done));
-                let least = (count as u64 + 2).div_ceil(max_slices as u64);
+                let least = (count + 2).div_ceil(max_slices as u64);
                 let calls = sender.stats().calls;
                 assert!(
                     calls <= least + 1 + u64::from(digest) * payload.div_ceil(1 << 19),

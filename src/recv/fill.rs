@@ -43,7 +43,12 @@ impl Stream {
     pub(super) fn begin<E>(&mut self, req: BodyReq) -> Result<(), RecvErrorKind<E>> {
         let BodyReq { len, total, last, place, sum } = req;
         let memory = match (place, self.unfinished.take()) {
-            (Place::Continue, Some(kept)) => kept,
+            (Place::Continue, Some(mut kept)) => {
+                if let Memory::Slabs(slabs) = &mut kept {
+                    slabs.grow_in_steps();
+                }
+                kept
+            }
             (Place::Continue, None) | (_, Some(_)) => return Err(RecvErrorKind::Stuck),
             (Place::Contiguous, None) => Memory::Contiguous { bytes: Vec::new(), filled: 0 },
             (Place::Slabs { offset }, None) => Memory::Slabs(SlabBuf::new(&self.pool, offset)),
