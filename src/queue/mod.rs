@@ -165,7 +165,10 @@ pub enum Flushed {
 ///     fn overhead(&self, _: u64) -> u64 {
 ///         4
 ///     }
-///     fn frame<'m>(&mut self, record: Record, out: &mut ChainBuilder<'m>) -> Result<(), ChainError> {
+///     fn frame<'m>(&mut self, record: Record, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
+///     where
+///         Record: 'm,
+///     {
 ///         out.put_u32_be(record.0.len() as u32);
 ///         out.push(record.0);
 ///         out.check()
@@ -178,8 +181,8 @@ pub enum Flushed {
 ///     for word in ["one", "two"] {
 ///         let queue = queue.clone();
 ///         scope.spawn(move || {
-///             let ticket = queue.push(Record(word.into())).map_err(|refused| refused.error().clone())?;
-///             queue.wait(&ticket, None).unwrap_or(Ok(()))
+///             let ticket = queue.push(Record(word.into())).expect("an open queue");
+///             assert_eq!(queue.wait(&ticket, None), Some(Ok(())));
 ///         });
 ///     }
 /// });
