@@ -168,9 +168,11 @@ impl<M> State<M> {
     /// What is framed fails with the queue's error.
     pub(super) fn fail(&mut self, batch: &mut Batch, later: &mut Later<M>) {
         let Some(error) = self.dead.clone() else { return };
-        for (entry, message) in batch.entries.drain(..).zip(&batch.outgoing) {
+        for (index, entry) in batch.entries.drain(..).enumerate() {
             if let Some(ticket) = entry.ticket {
-                self.resolve(ticket, Outcome::Failed(error.for_message(message.sent())), later);
+                // The last one has no chain if its framer panicked.
+                let sent = batch.outgoing.get(index).map_or(0, Outgoing::sent);
+                self.resolve(ticket, Outcome::Failed(error.for_message(sent)), later);
             }
             later.permits.push(entry.permit);
         }

@@ -13,6 +13,7 @@ mod core;
 mod push;
 mod ticket;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::task::{Context, Poll};
 use std::thread;
@@ -22,7 +23,7 @@ pub use self::push::{Push, PushError};
 pub use self::ticket::{Revocation, Ticket};
 
 use self::core::{Batch, Core, Entry, Later, State, Waiting};
-use self::ticket::Outcome;
+use self::ticket::{Outcome, TicketId};
 use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
 use crate::framer::Framer;
 use crate::send::{Blocked, Progress, SendError, SendErrorKind, SendOptions, SendStats, StreamSender};
@@ -212,7 +213,7 @@ struct Shared<M, F, T> {
 struct Engine<M, F, T> {
     framer: F,
     sender: StreamSender<std::sync::Arc<T>>,
-    taken: Vec<Waiting<M>>,
+    taken: VecDeque<Waiting<M>>,
     /// Memory of chains that have left.
     spare: Vec<SegmentChain<'static>>,
 }
@@ -241,7 +242,7 @@ where
         let transport = std::sync::Arc::new(transport);
         let core = Arc::new(Core::new(framer.accepts_gap()));
         let sender = StreamSender::with_options(transport.clone(), options.send.clone());
-        let engine = Box::new(Engine { framer, sender, taken: Vec::new(), spare: Vec::new() });
+        let engine = Box::new(Engine { framer, sender, taken: VecDeque::new(), spare: Vec::new() });
         let bulk = Window::new(options.max_bytes, options.max_messages);
         let control = Window::new(u64::MAX >> 1, options.control_messages);
         Self {
@@ -268,8 +269,7 @@ where
         }
         let Some(batch) = state.batch.take() else { return Ok(Flushed::Busy) };
         drop(state);
-        let engine = lock(&self.shared.engine).take();
-        Turn { shared: &self.shared, batch: Some(batch), engine }.run()
+        self.shared.turn(batch)
     }
 
     /// Ready when there is something to flush and nobody does, or the stream has ended. One task at a time.
@@ -325,16 +325,17 @@ where
             Lane::Control => state.control.push_back(waiting),
         }
         let ticket = Ticket::new(core.clone(), id);
-        let flush = self.shared.options.pushers_flush && state.batch.is_some() && state.blocked.is_none();
         let mut later = Later::default();
-        if !flush && state.batch.is_some() {
+        let flush = self.shared.options.pushers_flush && state.blocked.is_none();
+        let batch = if flush { state.batch.take() } else { None };
+        if batch.is_none() {
             later.wake_threads();
             later.wake(state.work.take());
         }
         core.unlock(state, later);
-        if flush {
+        if let Some(batch) = batch {
             // An error reaches everybody by the tickets.
-            let _ = self.flush();
+            let _ = self.shared.turn(batch);
         }
         Ok(ticket)
     }
@@ -533,42 +534,26 @@ where
             return Ok(Flushed::Busy);
         };
         let mut turn = shared.options.turn_bytes;
-        loop {
-            let mut state = shared.core.lock();
-            if state.dead.is_some() {
-                drop(state);
-                break;
-            }
+        let mut later = Later::default();
+        let mut state = shared.core.lock();
+        while state.dead.is_none() {
             refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
             if engine.taken.is_empty() && batch.outgoing.is_empty() {
                 if planted("idle without a look") {
-                    drop(state);
+                    shared.core.unlock(state, std::mem::take(&mut later));
                     state = shared.core.lock();
                 }
-                state.blocked = None;
-                return self.park(state, Later::default(), Flushed::Idle);
+                return self.park(state, later, Flushed::Idle);
             }
-            drop(state);
+            shared.core.unlock(state, std::mem::take(&mut later));
 
-            let mut failed = Vec::new();
-            for Waiting { message, ticket, permit } in engine.taken.drain(..) {
-                let mut out = engine.spare.pop().map(SegmentChain::recycle).unwrap_or_default();
-                match frame(&mut engine.framer, message, &mut out)
-                    .and_then(|()| out.finish().map_err(refused))
-                {
-                    Ok(chain) => {
-                        batch.outgoing.push(Outgoing::new(chain));
-                        batch.entries.push(Entry { ticket: Some(ticket), permit });
-                    }
-                    Err(error) => failed.push((ticket, error, permit)),
-                }
-            }
+            let failed = engine.frame(batch);
             let before = engine.sender.stats().bytes;
             let progress = engine.sender.send_one_call(&mut batch.outgoing);
             let sent = engine.sender.stats().bytes - before;
 
-            let mut later = Later::default();
-            let mut state = shared.core.lock();
+            state = shared.core.lock();
+            state.blocked = None;
             for (ticket, error, permit) in failed {
                 state.resolve(ticket, Outcome::Failed(error), &mut later);
                 later.free(permit);
@@ -585,33 +570,23 @@ where
                 state.stalled = None;
             }
             match progress {
-                Err(error) => {
-                    state.die(error, &mut later);
-                    shared.core.unlock(state, later);
-                    break;
-                }
+                Err(error) => state.die(error, &mut later),
                 Ok(Some(Progress::Blocked(reason))) => {
-                    state.blocked = Some(reason);
                     state.stalled.get_or_insert_with(Instant::now);
                     shared.end_if_stalled(&mut state, &mut later);
                     if state.dead.is_none() {
+                        state.blocked = Some(reason);
                         return self.park(state, later, Flushed::Blocked(reason));
                     }
-                    shared.core.unlock(state, later);
-                    break;
                 }
                 Ok(_) if turn == 0 && (state.drivers > 0 || state.work.is_some()) => {
-                    later.wake_threads();
                     later.wake(state.work.take());
-                    state.blocked = None;
                     return self.park(state, later, Flushed::HandedOver);
                 }
-                Ok(_) => {
-                    state.blocked = None;
-                    shared.core.unlock(state, later);
-                }
+                Ok(_) => {}
             }
         }
+        shared.core.unlock(state, later);
         // Dead: dropping the turn fails what is framed.
         drop(self);
         let death = shared.core.lock().dead.clone();
@@ -665,7 +640,7 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
 }
 
 /// Takes what is framed next: a few control messages, and bulk as far as the batch has room.
-fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut Vec<Waiting<M>>, batch_bytes: u64) {
+fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M>>, batch_bytes: u64) {
     let mut bytes = batch.outgoing.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
     let mut room = BATCH_MESSAGES.saturating_sub(batch.outgoing.len());
     let mut burst = CONTROL_BURST;
@@ -684,17 +659,31 @@ fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut Vec<Waiting<M>>, b
         let Some(next) = next else { break };
         bytes = bytes.saturating_add(next.permit.bytes().max(1));
         room -= 1;
-        taken.push(next);
+        taken.push_back(next);
     }
 }
 
-fn frame<M, F>(framer: &mut F, message: M, out: &mut ChainBuilder<'static>) -> Result<(), SendError>
+impl<M, F, T> Engine<M, F, T>
 where
     M: 'static,
     F: Framer<M>,
     F::Error: fmt::Display,
 {
-    framer.frame(message, out).map_err(refused)
+    /// Frames what was taken; returns what the framer refused.
+    fn frame(&mut self, batch: &mut Batch) -> Vec<(TicketId, SendError, Permit)> {
+        let mut failed = Vec::new();
+        while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
+            let mut out = self.spare.pop().map(SegmentChain::recycle).unwrap_or_default();
+            // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
+            batch.entries.push(Entry { ticket: Some(ticket), permit });
+            let framed = self.framer.frame(message, &mut out).map_err(refused);
+            match framed.and_then(|()| out.finish().map_err(refused)) {
+                Ok(chain) => batch.outgoing.push(Outgoing::new(chain)),
+                Err(error) => failed.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit))),
+            }
+        }
+        failed
+    }
 }
 
 #[allow(clippy::needless_pass_by_value)]
@@ -703,6 +692,18 @@ fn refused(error: impl fmt::Display) -> SendError {
 }
 
 impl<M, F, T> Shared<M, F, T> {
+    /// A turn of whoever has taken the batch.
+    fn turn(&self, batch: Batch) -> Result<Flushed, SendError>
+    where
+        M: Queued,
+        F: Framer<M>,
+        F::Error: fmt::Display,
+        T: VectoredSend,
+    {
+        let engine = lock(&self.engine).take();
+        Turn { shared: self, batch: Some(batch), engine }.run()
+    }
+
     /// When the stream is given up, if nothing leaves before.
     fn stalled_until(&self, state: &State<M>) -> Option<Instant> {
         Some(state.stalled? + self.options.stall?)
