@@ -30,28 +30,38 @@ pub enum Revoked<'b> {
 }
 
 /// A message that was framed and of which nothing has left.
-pub struct Unsent<'b> {
-    id: u64,
-    chain: Option<SegmentChain<'b>>,
-    aborted: Option<SegmentChain<'static>>,
-}
+pub struct Unsent<'b>(Outgoing<'b>);
 
 impl<'b> Unsent<'b> {
     /// The chain, for its memory, if the message owned it. Drops the message: for protocols that accept a gap in their
     /// sequence numbers.
     pub fn into_chain(self) -> Option<SegmentChain<'b>> {
-        self.chain
+        self.0.into_chain()
     }
 
     /// The message as one that the peer drops, for protocols that accept no gap; `None` if this one cannot abort.
     pub fn into_aborted(self) -> Option<Outgoing<'static>> {
-        self.aborted.map(|chain| Outgoing::with_rest(self.id, 0, chain))
+        match self.0.chain().rest(0) {
+            Rest::Aborted(chain) => Some(Outgoing::with_rest(self.0.id(), 0, chain)),
+            Rest::Finished(_) | Rest::None => None,
+        }
+    }
+
+    /// What goes out in its place where the protocol accepts no gap, and whether the peer drops that; `None` if the
+    /// stream has to close.
+    pub(crate) fn replacement(&self) -> Option<(Outgoing<'static>, bool)> {
+        let (chain, aborted) = match self.0.chain().rest(0) {
+            Rest::Aborted(chain) => (chain, true),
+            Rest::Finished(chain) => (chain, false),
+            Rest::None => return None,
+        };
+        Some((Outgoing::with_rest(self.0.id(), 0, chain), aborted))
     }
 }
 
 impl fmt::Debug for Unsent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unsent").field("id", &self.id).field("chain", &self.chain).finish_non_exhaustive()
+        f.debug_tuple("Unsent").field(&self.0).finish()
     }
 }
 
@@ -81,11 +91,7 @@ impl<'b> Outgoing<'b> {
             return Revoked::AlreadyComplete;
         }
         if sent == 0 {
-            let aborted = match self.chain().rest(0) {
-                Rest::Aborted(chain) => Some(chain),
-                Rest::Finished(_) | Rest::None => None,
-            };
-            return Revoked::NotStarted(Unsent { id, chain: self.into_chain(), aborted });
+            return Revoked::NotStarted(Unsent(self));
         }
         match self.chain().rest(sent) {
             Rest::Aborted(chain) => Revoked::AbortedOnWire(Outgoing::with_rest(id, sent, chain)),
@@ -117,7 +123,9 @@ impl SegmentChain<'_> {
             // The mark has left, or none is needed.
             AbortRule::Patch(_) | AbortRule::Finish => self.finished(sent),
             // Nothing of the caller's is left to be sent: closing would win nothing.
-            AbortRule::CloseStream if sent >= self.notes.payload.end => self.finished(sent),
+            AbortRule::CloseStream if self.notes.payload.is_empty() || sent >= self.notes.payload.end => {
+                self.finished(sent)
+            }
             AbortRule::CloseStream => Rest::None,
         }
     }
