@@ -88,7 +88,12 @@ fn keep(frame: Frame<'_>) -> Kept {
     match frame {
         Frame::Borrowed(bytes) => Kept::Bytes(BORROWED, bytes.to_vec()),
         Frame::Contiguous(bytes) => Kept::Bytes(CONTIGUOUS, bytes.to_vec()),
-        Frame::Slabs(slabs) => Kept::Bytes(SLABS, slabs.parts().collect::<Vec<_>>().concat()),
+        Frame::Slabs(slabs) => {
+            let bytes = slabs.parts().collect::<Vec<_>>().concat();
+            assert_eq!(slabs.len(), bytes.len() as u64);
+            assert!(slabs.into_parts().concat() == bytes);
+            Kept::Bytes(SLABS, bytes)
+        }
         Frame::Target { key, whole } => Kept::Target { key, whole },
     }
 }
