@@ -24,7 +24,7 @@ pub use self::ticket::{Revocation, Ticket};
 
 use self::core::{Batch, Core, Entry, Later, State, Waiting};
 use self::ticket::{Outcome, TicketId};
-use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
+use crate::chain::{Outgoing, SegmentChain};
 use crate::framer::Framer;
 use crate::send::{Blocked, Progress, SendError, SendErrorKind, SendOptions, SendStats, StreamSender};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
