@@ -1,0 +1,3 @@
+//! x
+/// x
+pub const OP_REPLY: u16 = 43;
