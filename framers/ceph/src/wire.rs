@@ -61,10 +61,6 @@ impl<'a> Reader<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    pub(crate) fn i64(&mut self, field: &'static str) -> Result<i64, Short> {
-        self.array(field).map(i64::from_le_bytes)
-    }
-
     /// Bytes behind their length, a u32.
     pub(crate) fn string(&mut self, field: &'static str) -> Result<&'a [u8], Short> {
         let len = self.u32(field)?;

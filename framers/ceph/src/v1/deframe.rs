@@ -1,8 +1,8 @@
 //! Bytes become messages and control frames.
 
 use bytes::Bytes;
-use segchain::checksum::Crc32c;
 use segchain::checksum::Checksum as _;
+use segchain::checksum::Crc32c;
 use segchain::framer::{self, BodyReq, Filled, Landed, Place, Step, Targets};
 
 use super::{
@@ -136,7 +136,11 @@ impl Deframer {
         if flags & COMPLETE == 0 {
             let offset = start + head as u64 - 1;
             let skip = self.options.skip_incomplete;
-            return if skip { Ok(Step::Dropped { head }) } else { Err(Error::Incomplete { offset, got: flags }) };
+            return if skip {
+                Ok(Step::Dropped { head })
+            } else {
+                Err(Error::Incomplete { offset, got: flags })
+            };
         }
         let Options { crc_header, crc_data, .. } = self.options;
         for (index, on) in [crc_header, crc_header, crc_data && flags & NOCRC == 0].into_iter().enumerate() {

@@ -92,7 +92,10 @@ impl fmt::Display for Error {
         match *self {
             Error::Tag { got } => write!(f, "unknown tag {got:#04x}"),
             Error::Crc { field, offset, expected, got } => {
-                write!(f, "wrong crc of the {field}: {expected:#010x} at {offset}, the bytes give {got:#010x}")
+                write!(
+                    f,
+                    "wrong crc of the {field}: {expected:#010x} at {offset}, the bytes give {got:#010x}"
+                )
             }
             Error::TooLong { field, offset, len, limit } => {
                 write!(f, "{field} of {len} bytes (length at {offset}), the limit is {limit}")

@@ -6,8 +6,8 @@ use segchain::checksum::Crc32c;
 use segchain::framer;
 
 use super::{
-    COMPLETE, Error, FOOTER, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE, TAG_KEEPALIVE,
-    TAG_KEEPALIVE2, TAG_KEEPALIVE2_ACK, TAG_MSG,
+    COMPLETE, Error, FOOTER, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE,
+    TAG_KEEPALIVE, TAG_KEEPALIVE2, TAG_KEEPALIVE2_ACK, TAG_MSG,
 };
 use crate::{Header, Message};
 

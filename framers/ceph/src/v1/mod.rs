@@ -23,6 +23,8 @@ use crate::features;
 use crate::osd;
 
 /// How an open connection is framed, in both directions. The defaults are those of Ceph and of Linux's client.
+// Each of them is a setting by itself; there are no states among them.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Debug)]
 pub struct Options {
     long_footer: bool,
