@@ -100,7 +100,7 @@ impl Client {
             self.wait_for_reply()?;
         }
         let tid = self.next_tid;
-        let message = request.message(EntityName::client(GLOBAL_ID as i64), tid, data)?;
+        let message = request.message(EntityName::client(GLOBAL_ID), tid, data)?;
         let mut out = ChainBuilder::new();
         self.framer.frame(message, &mut out)?;
         self.next_tid += 1;

@@ -23,7 +23,7 @@ impl Pages {
             state ^= state << 17;
             word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
         }
-        Self { memory, page, size, count, stride: count * 5 / 8 | 1 }
+        Self { memory, page, size, count, stride: (count * 5 / 8) | 1 }
     }
 
     /// The pages of an object, the last one cut to its size. Each object begins at another page.

@@ -105,7 +105,9 @@ impl Osd {
                     Data::Slabs(slabs) => slabs.into_parts(),
                     _ => Vec::new(),
                 };
-                parts.iter().for_each(|part| self.digest.update(part));
+                for part in &parts {
+                    self.digest.update(part);
+                }
                 self.object = (request.object.clone(), parts);
                 0
             }

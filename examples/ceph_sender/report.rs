@@ -1,5 +1,7 @@
 //! What it took, as a table or as JSON.
 
+#![allow(clippy::cast_precision_loss, reason = "rates for people to read")]
+
 use std::fmt;
 use std::time::Duration;
 

@@ -322,6 +322,9 @@ impl fmt::Debug for Permit {
 
 impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("bytes", &self.bytes).field("waiting", &self.waiter.is_some()).finish_non_exhaustive()
+        f.debug_struct("Acquire")
+            .field("bytes", &self.bytes)
+            .field("waiting", &self.waiter.is_some())
+            .finish_non_exhaustive()
     }
 }

@@ -20,8 +20,8 @@ impl EntityName {
     }
 
     /// A client.
-    pub fn client(global_id: i64) -> Self {
-        Self::new(8, global_id)
+    pub fn client(global_id: u64) -> Self {
+        Self::new(8, global_id.cast_signed())
     }
 
     /// An OSD.

@@ -217,16 +217,11 @@ impl Request {
         reader.bytes("trace", 24)?;
         reader.u32("client_inc")?;
         let mtime = (reader.u32("mtime")?, reader.u32("mtime")?);
-        let locator = reader.offset();
-        let mut inner = reader.versioned("locator")?;
-        let located = inner.u64("locator pool")?;
-        if located != pool {
-            return Err(Error::Value {
-                field: "locator pool",
-                offset: locator,
-                expected: pool,
-                got: located,
-            });
+        let mut locator = reader.versioned("locator")?;
+        let offset = locator.offset();
+        let got = locator.u64("locator pool")?;
+        if got != pool {
+            return Err(Error::Value { field: "locator pool", offset, expected: pool, got });
         }
         let object = Bytes::copy_from_slice(reader.string("object name")?);
         let count = reader.u16("op count")?;

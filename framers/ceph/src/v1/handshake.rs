@@ -11,6 +11,7 @@
 //! it has read ahead when [`v1::Deframer`](super::Deframer) takes over. Each frame is a [`Turn`]: bytes to send, and the
 //! [`Session`] when all is said. There is no authentication but `auth none` (Ceph `src/msg/async/ProtocolV1.cc`).
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::{error, fmt, io};
 
@@ -164,7 +165,9 @@ pub struct Client {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientOptions {
-    /// Our address; blank unless set, and then the server's view of it is used, with this nonce.
+    /// Our address. It is blank unless set, and then the server's view of it is used with this nonce, which is random
+    /// unless set: a new connection takes the place of another one with the same address (measured against ceph-osd
+    /// 16.2.15), so no two clients of a host may have the same.
     pub own: EntityAddr,
     /// Whom we mean to reach. If set, another nonce, port or IP is [`Error::WrongPeer`]; a blank IP is no other.
     pub peer: Option<EntityAddr>,
@@ -192,7 +195,7 @@ impl ClientOptions {
     /// A new lossy session of a client.
     pub fn new(protocol_version: u32, authorizer: Authorizer) -> Self {
         Self {
-            own: EntityAddr::default(),
+            own: EntityAddr::new(None, RandomState::new().hash_one(protocol_version) as u32),
             peer: None,
             features: features::OFFERED,
             required: 0,
