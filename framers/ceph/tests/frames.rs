@@ -492,6 +492,34 @@ fn parts_of_no_bytes_and_of_whole_pages() {
     }
 }
 
+/// ceph PRs 3764 and 15017: a checksum that outlives a change of its buffer. Each frame digests the bytes as they are.
+#[test]
+fn pages_that_changed_between_two_messages_are_digested_again() {
+    let mut framer = framer();
+    let mut page = [1; 4096];
+    let mut stream = wire(&mut framer, message(OP, 1, &page));
+    page[4095] = 2;
+    stream.extend(wire(&mut framer, message(OP, 2, &page)));
+    let frames = receive(&options(), &stream).unwrap();
+    assert_eq!(message_of(&frames, 1).1, &SeenData::Bytes(page.to_vec()));
+}
+
+/// ceph PRs 26965 and 28453: receive state of one connection in the next. A deframer is for one connection, and cannot be
+/// changed in the middle of a frame.
+#[test]
+fn a_connection_that_ends_anywhere_leaves_nothing_to_the_next() {
+    let bytes = wire(&mut framer(), message(OP, 1, b"payload"));
+    for end in 1..bytes.len() {
+        let script = ScriptedRecv::new(&bytes[..end], []).end(RecvStep::Again);
+        let mut receiver = Receiver::new(&script, Deframer::new(&options()));
+        assert_eq!(receiver.receive(&mut (), |_| ControlFlow::Continue(())).unwrap(), Received::Blocked);
+        let inside = !receiver.is_between_frames();
+        // Before its header is whole nothing of a message was used, and the bytes are there for another deframer.
+        assert_eq!((inside, receiver.replace(Deframer::new(&options())).is_err()), (end >= 54, end >= 54));
+    }
+    assert_eq!(receive(&options(), &bytes).unwrap().len(), 1);
+}
+
 /// By counts: one call, nothing copied, every byte digested once, the caller's own pages.
 #[test]
 fn a_message_of_1_mib_in_pages_is_one_call_without_a_copy() {

@@ -83,8 +83,9 @@ impl Options {
     }
 
     /// Says that the peer skips a message whose footer lacks the flag COMPLETE, so that a half-sent one may be abandoned
-    /// without closing the connection. Linux's client and Ceph's old messenger do that; ceph-osd 16.2.15 closes
-    /// (measured), so this is off unless set.
+    /// without closing the connection. Ceph's old SimpleMessenger does (`src/msg/simple/Pipe.cc`, until 13.2), and so does a
+    /// [`Deframer`] told to [skip them](Self::skip_incomplete). ceph-osd 16.2.15 closes (measured), so this is off unless
+    /// set.
     #[must_use]
     pub fn peer_skips_incomplete(mut self, yes: bool) -> Self {
         self.peer_skips_incomplete = yes;
