@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use segchain::chain::{ChainBuilder, Outgoing, Payload};
+use segchain::chain::{ChainBuilder, Outgoing, Payload, SegmentChain};
 use segchain::framer::{Deframer, Framer, LentSlices, Targets};
 use segchain::recv::{Received, Receiver, RecvOptions, RecvStats};
 use segchain::send::{Progress, SendStats, StreamSender};
@@ -48,6 +48,8 @@ pub(crate) struct Client {
     sender: StreamSender<Socket>,
     receiver: Receiver<Socket, v1::Deframer>,
     framer: v1::Framer,
+    /// Of the message before, for the next one's memory.
+    spare: Option<SegmentChain<'static>>,
     next_tid: u64,
     replies: Replies,
     reading: Reading,
@@ -83,6 +85,7 @@ impl Client {
             sender,
             receiver,
             framer: v1::Framer::new(&options),
+            spare: None,
             next_tid: now.as_nanos() as u64,
             replies: Replies::default(),
             reading: Reading::default(),
@@ -101,7 +104,7 @@ impl Client {
         }
         let tid = self.next_tid;
         let message = request.message(EntityName::client(GLOBAL_ID), tid, data)?;
-        let mut out = ChainBuilder::new();
+        let mut out = self.spare.take().map_or_else(ChainBuilder::new, SegmentChain::recycle);
         self.framer.frame(message, &mut out)?;
         self.next_tid += 1;
         self.replies.waiting.insert(tid);
@@ -117,6 +120,7 @@ impl Client {
                 return Err(format!("the peer takes nothing more for {PATIENCE:?}").into());
             }
         }
+        self.spare = message.into_chain().map(|chain| chain.recycle().finish()).transpose()?;
         self.take_replies()
     }
 
