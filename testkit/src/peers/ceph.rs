@@ -1,8 +1,8 @@
 //! The smallest Ceph that stores an object: one monitor and one osd with its objects in memory (memstore).
 //!
 //! There is no manager, no replication and no journal. The pool [`Ceph::POOL`] has one placement group, so every object is
-//! in `pool.0` on the only osd and a client needs no CRUSH. Checked against Ceph 16.2.15 of Debian 12. The configuration is
-//! at the end of this file; a start without any one of its lines is slower, noisier, reachable from outside, or none.
+//! in `pool.0` on the only osd and a client needs no CRUSH. Checked against Ceph 16.2.15 of Debian 12. The configuration file
+//! is written by [`CephOptions`]; it keeps every daemon on loopback and every file in the peer's own directory.
 
 use super::Unavailable;
 use super::home::{Daemon, FreePort, Home, Identity, ToolFailed};
@@ -20,7 +20,7 @@ const CEPH: Identity = Identity { what: "ceph-osd", package: "ceph-mon ceph-osd 
 const STEP: Duration = Duration::from_secs(30);
 /// For the osd's first beacon.
 const BEACON: Duration = Duration::from_secs(3);
-/// How many ports the osd chooses from: it binds seven, and skips those in use.
+/// How many ports the osd chooses from: it binds eight, or four for one messenger version, and skips those in use.
 const OSD_PORTS: u16 = 60;
 
 /// A running monitor and osd.

@@ -1,7 +1,7 @@
 //! tgtd of Debian's tgt: an iSCSI target in user space, with header and data digests negotiable.
 //!
-//! tgtd takes its configuration over a control socket, by `tgtadm`. It does not end on SIGTERM while it has a target, so a
-//! drop deletes the target and the system first (tgt 1.0.85).
+//! tgtd takes its configuration over a control socket, by `tgtadm`. It does not end on SIGTERM alone, so a drop deletes the
+//! target and the system first (tgt 1.0.85).
 
 use super::Unavailable;
 use super::home::{Daemon, FreePort, Home, Identity};
