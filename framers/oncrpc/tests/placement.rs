@@ -11,42 +11,6 @@ use segchain_oncrpc::{
 use std::ops::ControlFlow;
 use support::*;
 
-/// NFSv3 READ3res (RFC 1813 section 3.3.6).
-fn read_data(results: &[u8]) -> DataAt {
-    let word = |at: usize| results.get(at..at + 4).map(|word| u32::from_be_bytes(word.try_into().unwrap()));
-    let (Some(status), Some(attributes)) = (word(0), word(4)) else { return DataAt::Need(8) };
-    if status != 0 {
-        return DataAt::Nowhere;
-    }
-    let offset = 8 + 84 * (attributes as usize & 1) + 12;
-    word(offset - 4).map_or(DataAt::Need(offset), |len| DataAt::At { offset, len: len.into() })
-}
-
-/// The head of a READ reply, up to and including the length of its data.
-fn read_head(xid: u32, verifier: usize, attributes: bool, len: u32) -> Vec<u8> {
-    let mut head = words(&[xid, 1, 0, 3, verifier as u32]);
-    head.extend(vec![0xaa; verifier.next_multiple_of(4)]);
-    head.extend(words(&[0, 0, attributes.into()]));
-    head.extend(vec![0xbb; if attributes { 84 } else { 0 }]);
-    head.extend(words(&[len, 1, len]));
-    head
-}
-
-fn read_reply(xid: u32, data: &[u8]) -> Vec<u8> {
-    let mut reply = read_head(xid, 0, true, data.len() as u32);
-    reply.extend_from_slice(data);
-    reply.resize(reply.len().next_multiple_of(4), 0);
-    reply
-}
-
-fn expecting(xids: &[u32]) -> RecordDeframer {
-    let pending = Pending::new();
-    for xid in xids {
-        pending.expect(*xid, Layout::Data(read_data)).unwrap();
-    }
-    RecordDeframer::new(pending)
-}
-
 #[test]
 fn the_data_of_a_read_lands_in_its_target_wherever_markers_cut_the_reply() {
     let data = pattern(37);

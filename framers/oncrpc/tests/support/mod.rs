@@ -12,7 +12,9 @@ use segchain::framer::{Framer, LentSlices, Targets};
 use segchain::recv::{Received, Receiver, RecvError, RecvOptions};
 use segchain::slab::SlabPool;
 use segchain::transport::VectoredRecv;
-use segchain_oncrpc::{Direction, Dropped, Error, Message, Pending, Placed, RecordDeframer, RecordFramer};
+use segchain_oncrpc::{
+    DataAt, Direction, Dropped, Error, Layout, Message, Pending, Placed, Record, RecordDeframer, RecordFramer,
+};
 
 /// Bytes that arrive in pieces; then the end of the stream.
 pub struct Wire(RefCell<VecDeque<Vec<u8>>>);
@@ -74,6 +76,55 @@ pub struct Seen {
     pub placed: Option<Placed>,
 }
 
+impl From<Record<'_>> for Seen {
+    fn from(record: Record<'_>) -> Self {
+        assert_eq!(record.parts().map(<[u8]>::len).sum::<usize>(), record.to_bytes().len());
+        Self {
+            xid: record.xid(),
+            direction: record.direction(),
+            fragments: record.fragments(),
+            bytes: record.to_bytes().into_owned(),
+            placed: record.placed(),
+        }
+    }
+}
+
+/// NFSv3 READ3res (RFC 1813 section 3.3.6).
+pub fn read_data(results: &[u8]) -> DataAt {
+    let word = |at: usize| results.get(at..at + 4).map(|word| u32::from_be_bytes(word.try_into().unwrap()));
+    let (Some(status), Some(attributes)) = (word(0), word(4)) else { return DataAt::Need(8) };
+    if status != 0 {
+        return DataAt::Nowhere;
+    }
+    let offset = 8 + 84 * (attributes as usize & 1) + 12;
+    word(offset - 4).map_or(DataAt::Need(offset), |len| DataAt::At { offset, len: len.into() })
+}
+
+/// The head of a READ reply, up to and including the length of its data.
+pub fn read_head(xid: u32, verifier: usize, attributes: bool, len: u32) -> Vec<u8> {
+    let mut head = words(&[xid, 1, 0, 3, verifier as u32]);
+    head.extend(vec![0xaa; verifier.next_multiple_of(4)]);
+    head.extend(words(&[0, 0, attributes.into()]));
+    head.extend(vec![0xbb; if attributes { 84 } else { 0 }]);
+    head.extend(words(&[len, 1, len]));
+    head
+}
+
+pub fn read_reply(xid: u32, data: &[u8]) -> Vec<u8> {
+    let mut reply = read_head(xid, 0, true, data.len() as u32);
+    reply.extend_from_slice(data);
+    reply.resize(reply.len().next_multiple_of(4), 0);
+    reply
+}
+
+pub fn expecting(xids: &[u32]) -> RecordDeframer {
+    let pending = Pending::new();
+    for xid in xids {
+        pending.expect(*xid, Layout::Data(read_data)).unwrap();
+    }
+    RecordDeframer::new(pending)
+}
+
 /// What came out of a stream, and how it ended.
 pub struct Outcome {
     pub records: Vec<Seen>,
@@ -106,13 +157,7 @@ pub fn receive_with(
     let mut receiver = Receiver::with_options(wire, deframer, options, SlabPool::default());
     let mut records = Vec::new();
     let end = receiver.receive(targets, |record| {
-        records.push(Seen {
-            xid: record.xid(),
-            direction: record.direction(),
-            fragments: record.fragments(),
-            bytes: record.to_bytes().into_owned(),
-            placed: record.placed(),
-        });
+        records.push(Seen::from(record));
         ControlFlow::Continue(())
     });
     let count = receiver.deframer().dropped();
