@@ -10,3 +10,4 @@ pub mod straight;
 mod sync;
 mod sys;
 pub mod transport;
+pub mod window;

@@ -33,7 +33,7 @@ pub struct ChainBuilder<'b> {
     len: u64,
     segments: Segments<'b>,
     slots: Slots,
-    abort: Option<AbortPatch>,
+    abort: AbortRule,
     fragments: Option<Fragments<'b>>,
     copy_below: usize,
     copied: u64,
@@ -66,6 +66,8 @@ pub struct Fragment {
 pub enum Abort<'a> {
     /// The protocol has no word for it: the stream closes. This is the default.
     CloseStream,
+    /// The rest goes out as it is, copied: for frames that are short, and for those that are ciphertext already.
+    Finish,
     /// The rest goes out as zeros with right checksums, and these bytes tell the peer to drop the message.
     Patch {
         /// Where the abort mark goes: scratch bytes, `bytes` long.
@@ -75,7 +77,16 @@ pub enum Abort<'a> {
     },
 }
 
-/// An abort mark, at its place in the finished chain.
+/// [`Abort`] in the finished chain.
+#[derive(Clone, Debug, Default)]
+pub(super) enum AbortRule {
+    #[default]
+    CloseStream,
+    Finish,
+    Patch(AbortPatch),
+}
+
+/// An abort mark and its place.
 #[derive(Clone, Debug)]
 pub(super) struct AbortPatch {
     pub(super) position: u64,
@@ -121,7 +132,7 @@ impl<'b> ChainBuilder<'b> {
             len: 0,
             segments,
             slots,
-            abort: None,
+            abort: AbortRule::default(),
             fragments: None,
             copy_below: Self::COPY_BELOW,
             copied: 0,
@@ -291,21 +302,23 @@ impl<'b> ChainBuilder<'b> {
         } else if self.slots.count() >= Self::MAX_SLOTS {
             self.fail(ChainError::TooManySlots);
         } else {
-            self.slots.push(Slot { start, end, at: at.position, width, scratch, digest });
+            let initial = digest.zero_state().is_none().then(|| digest.clone());
+            self.slots.push(Slot { start, end, at: at.position, width, scratch, digest, initial });
         }
     }
 
     /// Says what becomes of the message if it is abandoned half-sent. The last rule counts.
     pub fn on_abort(&mut self, rule: Abort<'_>) {
         self.abort = match rule {
-            Abort::CloseStream => None,
-            Abort::Patch { at, bytes } if at.len == bytes.len() as u64 => self
-                .scratch(at)
-                .map(|scratch| AbortPatch { position: at.position, scratch, bytes: bytes.into() }),
+            Abort::CloseStream => AbortRule::CloseStream,
+            Abort::Finish => AbortRule::Finish,
             Abort::Patch { at, bytes } => {
                 let got = bytes.len() as u64;
-                self.fail(ChainError::Length { position: at.position, expected: at.len, got });
-                None
+                if at.len != got && self.owns(at) {
+                    self.fail(ChainError::Length { position: at.position, expected: at.len, got });
+                }
+                let Some(scratch) = self.scratch(at) else { return };
+                AbortRule::Patch(AbortPatch { position: at.position, scratch, bytes: bytes.into() })
             }
         };
     }
@@ -388,7 +401,7 @@ impl<'b> ChainBuilder<'b> {
         let start = |position: u64| position + (position.max(width) - width) / max * width;
         let end = |position: u64| if position <= width { position } else { start(position - 1) + 1 };
         self.slots.translate(start, end);
-        if let Some(abort) = &mut self.abort {
+        if let AbortRule::Patch(abort) = &mut self.abort {
             abort.position = start(abort.position);
         }
         Ok(())

@@ -15,6 +15,7 @@ mod builder;
 mod error;
 mod outgoing;
 mod payload;
+mod revoke;
 mod seal;
 mod segment;
 
@@ -30,8 +31,9 @@ pub use self::builder::{Abort, ChainBuilder, Fragment, Mark};
 pub use self::error::ChainError;
 pub use self::outgoing::Outgoing;
 pub use self::payload::Payload;
+pub use self::revoke::{Revoked, Unsent};
 
-use self::builder::AbortPatch;
+use self::builder::AbortRule;
 use self::seal::Slots;
 use self::segment::Segments;
 
@@ -66,7 +68,7 @@ pub struct SegmentChain<'b> {
     sealed: u64,
     /// From the first payload byte to the end of the last one: what lies outside is header and trailer.
     payload: Range<u64>,
-    abort: Option<AbortPatch>,
+    abort: AbortRule,
     copied: u64,
 }
 
@@ -182,12 +184,6 @@ impl<'b> SegmentChain<'b> {
             copied: self.copied + copied,
         }
     }
-
-    /// Whether an abandoned message may be finished on the wire with the protocol's abort mark; otherwise the stream
-    /// has to close.
-    pub fn can_abort(&self) -> bool {
-        self.abort.is_some()
-    }
 }
 
 /// Shape only: lengths and counts, never payload.
@@ -198,7 +194,7 @@ impl fmt::Debug for SegmentChain<'_> {
             .field("sealed", &self.sealed)
             .field("segments", &self.segments)
             .field("slots", &self.slots)
-            .field("can_abort", &self.can_abort())
+            .field("abort", &self.abort)
             .finish_non_exhaustive()
     }
 }
@@ -290,7 +286,7 @@ impl<'b> SealedChain<'b> {
             segments,
             slots: Slots::default(),
             payload,
-            abort: None,
+            abort: AbortRule::CloseStream,
             copied,
         })
     }

@@ -80,6 +80,11 @@ impl<'b> Outgoing<'b> {
         }
     }
 
+    /// The same message with what has not left of its chain replaced.
+    pub(super) fn with_rest(id: u64, sent: u64, chain: SegmentChain<'b>) -> Self {
+        Self { id, sent, chain: Holder::Own(chain) }
+    }
+
     pub(crate) fn chain(&self) -> &SegmentChain<'b> {
         match &self.chain {
             Holder::Own(chain) => chain,

@@ -19,6 +19,8 @@ pub(super) struct Slot {
     pub(super) scratch: usize,
     /// The state so far: of the cover's bytes before [`Slots::frontier`], or of all of them.
     pub(super) digest: Digest,
+    /// The state before the first byte, of a checksum from which bytes cannot be taken out by arithmetic.
+    pub(super) initial: Option<Digest>,
 }
 
 impl Slot {
@@ -32,11 +34,15 @@ impl Slot {
     }
 }
 
+/// A checksum whose value has left already covers bytes that were to change.
+#[derive(Debug)]
+pub(super) struct ValueHasLeft;
+
 /// The slots of a chain, in the order in which their values become known.
 ///
 /// First the *eager* ones: those before their covers, and what these depend on; each is digested by itself, whole. Then
 /// the others by where their covers end: one pass over the bytes serves them all.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Slots {
     list: SmallVec<[Slot; 4]>,
     /// How many at the front are eager.
@@ -176,18 +182,64 @@ impl Slots {
         for slot in covering_slots {
             let known = shared.iter().find(|(zero, _)| zero.same_kind(&slot.digest));
             if let Some((value, len)) = known {
-                slot.digest.concat(value, *len);
+                let joined = slot.digest.concat(value, *len);
+                debug_assert!(joined, "of the same kind");
             } else if let Some(mut zero) =
                 slot.digest.zero_state().filter(|zero| zero.same_kind(&slot.digest))
             {
                 let len = covered(segments, from, border);
                 self.digested += digest(&mut zero, segments, from, border);
-                slot.digest.concat(&zero, len);
+                let joined = slot.digest.concat(&zero, len);
+                debug_assert!(joined, "of the same kind");
                 shared.push((zero, len));
             } else {
                 self.digested += digest(&mut slot.digest, segments, from, border);
             }
         }
+    }
+
+    /// Corrects what was digested ahead of `sent`, after `old` became `new`: payload from there on became zeros, and
+    /// scratch bytes may differ. Values that have not left are written to `new` again.
+    ///
+    /// The unsent part of what a linear checksum has digested is read once more and taken out by arithmetic; others are
+    /// digested again from their cover's start, as far as they had come.
+    pub(super) fn replace(
+        &mut self,
+        old: &Segments<'_>,
+        new: &mut Segments<'_>,
+        sent: u64,
+    ) -> Result<(), ValueHasLeft> {
+        for index in 0..self.list.len() {
+            let (done, frontier) = (index < self.done, self.frontier);
+            let slot = &mut self.list[index];
+            let digested = if done { slot.end } else { slot.end.min(frontier) };
+            let from = slot.start.max(sent);
+            if from >= slot.end {
+                continue;
+            }
+            if slot.at < sent {
+                // Part of the value is on the wire: it can only stay right if nothing that it covers changes.
+                if difference(old, new, from, slot.end, None) {
+                    return Err(ValueHasLeft);
+                }
+                continue;
+            }
+            if from < digested {
+                if let Some(mut delta) = slot.digest.zero_state() {
+                    difference(old, new, from, digested, Some(&mut delta));
+                    let added = slot.digest.add(&delta);
+                    debug_assert!(added, "made from the same checksum");
+                } else if let Some(initial) = &slot.initial {
+                    slot.digest = initial.clone();
+                    digest(&mut slot.digest, old, slot.start, from);
+                    digest(&mut slot.digest, new, from, digested);
+                }
+            }
+            if done {
+                slot.digest.write(&mut new.arena[slot.scratch..slot.scratch + slot.width as usize]);
+            }
+        }
+        Ok(())
     }
 
     fn write_next(&mut self, segments: &mut Segments<'_>) {
@@ -209,7 +261,7 @@ fn digest(digest: &mut Digest, segments: &Segments<'_>, from: u64, to: u64) -> u
     let mut read = 0;
     for piece in segments.walk(from, to) {
         match piece {
-            Piece::Bytes(bytes) => {
+            Piece::Scratch(bytes, _) | Piece::Payload(bytes) => {
                 digest.update(bytes);
                 read += bytes.len() as u64;
             }
@@ -220,10 +272,42 @@ fn digest(digest: &mut Digest, segments: &Segments<'_>, from: u64, to: u64) -> u
     read
 }
 
+/// Whether any byte between two positions differs, payload having become zeros; the difference (exclusive or) is
+/// digested.
+fn difference(
+    old: &Segments<'_>,
+    new: &Segments<'_>,
+    from: u64,
+    to: u64,
+    mut delta: Option<&mut Digest>,
+) -> bool {
+    let mut differs = false;
+    for piece in old.walk(from, to) {
+        match (piece, &mut delta) {
+            (Piece::Payload(bytes), Some(delta)) => {
+                differs = true;
+                delta.update(bytes);
+            }
+            (Piece::Payload(_), None) => differs = true,
+            (Piece::Scratch(before, offset), delta) => {
+                let after = &new.arena[offset..offset + before.len()];
+                let changed: SmallVec<[u8; 64]> = before.iter().zip(after).map(|(a, b)| a ^ b).collect();
+                differs |= changed.iter().any(|byte| *byte != 0);
+                if let Some(delta) = delta {
+                    delta.update(&changed);
+                }
+            }
+            (Piece::Zeros(len), Some(delta)) => delta.zeros(len),
+            (Piece::Zeros(_), None) | (Piece::Marker, _) => {}
+        }
+    }
+    differs
+}
+
 /// How many bytes between two positions a cover counts.
 fn covered(segments: &Segments<'_>, from: u64, to: u64) -> u64 {
     let len = |piece| match piece {
-        Piece::Bytes(bytes) => bytes.len() as u64,
+        Piece::Scratch(bytes, _) | Piece::Payload(bytes) => bytes.len() as u64,
         Piece::Zeros(len) => len,
         Piece::Marker => 0,
     };

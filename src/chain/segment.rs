@@ -36,7 +36,9 @@ pub(super) struct Segment<'b> {
 
 /// A stretch of one segment.
 pub(super) enum Piece<'s> {
-    Bytes(&'s [u8]),
+    /// Scratch bytes, and where in the arena they begin.
+    Scratch(&'s [u8], usize),
+    Payload(&'s [u8]),
     Zeros(u64),
     /// Not part of any cover.
     Marker,
@@ -116,7 +118,10 @@ impl<'b> Segments<'b> {
             Some(match &segment.source {
                 Source::Marker(_) => Piece::Marker,
                 Source::Zeros => Piece::Zeros(len),
-                source => Piece::Bytes(self.memory(source, skip, len)),
+                Source::Scratch(offset) => {
+                    Piece::Scratch(self.memory(&segment.source, skip, len), offset + skip as usize)
+                }
+                source => Piece::Payload(self.memory(source, skip, len)),
             })
         })
     }
@@ -274,6 +279,41 @@ impl<'b> Segments<'b> {
         });
         let list = list.collect();
         (Segments { arena: self.arena, list }, copied)
+    }
+
+    /// The same shape without a byte of payload: zeros where it was.
+    pub(super) fn without_payload(&self) -> Segments<'static> {
+        let list = self.list.iter().map(|segment| {
+            let source = match segment.source {
+                Source::Scratch(offset) => Source::Scratch(offset),
+                Source::Marker(offset) => Source::Marker(offset),
+                Source::Shared(_) | Source::Borrowed(_) | Source::Zeros => Source::Zeros,
+            };
+            Segment { end: segment.end, source }
+        });
+        Segments { arena: self.arena.clone(), list: list.collect() }
+    }
+
+    /// The same shape with the payload from `position` on copied, and zeros where it was before that.
+    pub(super) fn copied_from(&self, position: u64) -> (Segments<'static>, u64) {
+        let mut copy = Segments { arena: self.arena.clone(), list: SmallVec::new() };
+        let (mut start, mut copied) = (0, 0);
+        for segment in &self.list {
+            let cut = position.clamp(start, segment.end);
+            match segment.source {
+                Source::Scratch(offset) => copy.push(segment.end - start, Source::Scratch(offset)),
+                Source::Marker(offset) => copy.push(segment.end - start, Source::Marker(offset)),
+                Source::Zeros => copy.push(segment.end - start, Source::Zeros),
+                Source::Shared(_) | Source::Borrowed(_) => {
+                    let unsent = self.memory(&segment.source, cut - start, segment.end - cut);
+                    copied += unsent.len() as u64;
+                    copy.push(cut - start, Source::Zeros);
+                    copy.push(segment.end - cut, Source::Shared(Bytes::copy_from_slice(unsent)));
+                }
+            }
+            start = segment.end;
+        }
+        (copy, copied)
     }
 
     pub(super) fn split(self, position: u64) -> (Self, Self) {

@@ -1,0 +1,144 @@
+//! Taking a message back, wherever it is: what becomes of the rest of it on the wire.
+//!
+//! A revoked message's pages are free when [`Outgoing::revoke`] returns, for what it returns borrows nothing. If part of
+//! the message has left, the stream needs the rest, or it is dead: zeros in place of payload, right checksums, and the
+//! protocol's abort mark if it has one.
+
+use std::fmt;
+
+use super::builder::AbortRule;
+use super::{Outgoing, SegmentChain};
+
+/// What became of a revoked message.
+#[derive(Debug)]
+#[must_use = "the stream is dead unless the rest of the message is sent"]
+#[non_exhaustive]
+pub enum Revoked<'b> {
+    /// Nothing of it had left. It was framed, though: a sequence number may be spent on it.
+    NotStarted(Unsent<'b>),
+    /// The rest has to be sent in its place: the peer drops the message.
+    AbortedOnWire(Outgoing<'static>),
+    /// The rest has to be sent in its place: the peer takes the message as whole, for it was too late to say otherwise.
+    Finishing(Outgoing<'static>),
+    /// All of it had left.
+    AlreadyComplete,
+    /// The protocol cannot abort it: the stream has to close.
+    MustClose {
+        /// Bytes of it that had left.
+        sent: u64,
+    },
+}
+
+/// A message that was framed and of which nothing has left.
+pub struct Unsent<'b> {
+    id: u64,
+    chain: Option<SegmentChain<'b>>,
+    aborted: Option<SegmentChain<'static>>,
+}
+
+impl<'b> Unsent<'b> {
+    /// The chain, for its memory, if the message owned it. Drops the message: for protocols that accept a gap in their
+    /// sequence numbers.
+    pub fn into_chain(self) -> Option<SegmentChain<'b>> {
+        self.chain
+    }
+
+    /// The message as one that the peer drops, for protocols that accept no gap; `None` if this one cannot abort.
+    pub fn into_aborted(self) -> Option<Outgoing<'static>> {
+        self.aborted.map(|chain| Outgoing::with_rest(self.id, 0, chain))
+    }
+}
+
+impl fmt::Debug for Unsent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unsent").field("id", &self.id).field("chain", &self.chain).finish_non_exhaustive()
+    }
+}
+
+impl<'b> Outgoing<'b> {
+    /// Takes the message back. When this returns nobody reads its payload any more; what has to be sent in its place
+    /// keeps its id and its position, so that the stream takes it for the same message.
+    ///
+    /// What was digested ahead of the send is put right without reading what has left; only a checksum that is not
+    /// linear is digested again, from its cover's start.
+    ///
+    /// ```
+    /// use segchain::chain::{Abort, ChainBuilder, Outgoing, Revoked};
+    ///
+    /// let page = [1u8; 4096];
+    /// let mut out = ChainBuilder::new();
+    /// out.push_borrowed(&page);
+    /// let status = out.put_u8(b'C'); // complete
+    /// out.on_abort(Abort::Patch { at: status, bytes: b"A" });
+    /// let message = Outgoing::new(out.finish()?);
+    /// let Revoked::NotStarted(unsent) = message.revoke() else { panic!("nothing was sent") };
+    /// assert_eq!(unsent.into_aborted().unwrap().remaining(), 4097); // zeros, and the mark
+    /// # Ok::<(), segchain::chain::ChainError>(())
+    /// ```
+    pub fn revoke(self) -> Revoked<'b> {
+        let (id, sent) = (self.id(), self.sent());
+        if self.is_complete() && sent > 0 {
+            return Revoked::AlreadyComplete;
+        }
+        if sent == 0 {
+            let aborted = match self.chain().rest(0) {
+                Rest::Aborted(chain) => Some(chain),
+                Rest::Finished(_) | Rest::None => None,
+            };
+            return Revoked::NotStarted(Unsent { id, chain: self.into_chain(), aborted });
+        }
+        match self.chain().rest(sent) {
+            Rest::Aborted(chain) => Revoked::AbortedOnWire(Outgoing::with_rest(id, sent, chain)),
+            Rest::Finished(chain) => Revoked::Finishing(Outgoing::with_rest(id, sent, chain)),
+            Rest::None => Revoked::MustClose { sent },
+        }
+    }
+}
+
+/// What can be sent in place of the bytes of a chain from some position on.
+enum Rest {
+    Aborted(SegmentChain<'static>),
+    Finished(SegmentChain<'static>),
+    None,
+}
+
+impl SegmentChain<'_> {
+    fn rest(&self, sent: u64) -> Rest {
+        match &self.abort {
+            AbortRule::Patch(mark) if mark.position >= sent => {
+                let mut segments = self.segments.without_payload();
+                let mut slots = self.slots.clone();
+                segments.arena[mark.scratch..mark.scratch + mark.bytes.len()].copy_from_slice(&mark.bytes);
+                match slots.replace(&self.segments, &mut segments, sent) {
+                    Ok(()) => Rest::Aborted(SegmentChain {
+                        segments,
+                        slots,
+                        sealed: self.sealed,
+                        payload: self.payload.clone(),
+                        abort: AbortRule::Finish,
+                        copied: 0,
+                    }),
+                    Err(_) => Rest::None,
+                }
+            }
+            // The mark has left, or none is needed.
+            AbortRule::Patch(_) | AbortRule::Finish => self.finished(sent),
+            // Nothing of the caller's is left to be sent: closing would win nothing.
+            AbortRule::CloseStream if sent >= self.payload.end => self.finished(sent),
+            AbortRule::CloseStream => Rest::None,
+        }
+    }
+
+    /// The rest as it is, copied.
+    fn finished(&self, sent: u64) -> Rest {
+        let (segments, copied) = self.segments.copied_from(sent);
+        Rest::Finished(SegmentChain {
+            segments,
+            slots: self.slots.clone(),
+            sealed: self.sealed,
+            payload: self.payload.clone(),
+            abort: AbortRule::Finish,
+            copied,
+        })
+    }
+}

@@ -1,0 +1,327 @@
+//! Requests in flight: how many at once, and what became of them.
+//!
+//! ```text
+//!  Window ──acquire──▶ Permit ┐
+//!  InFlight::start ───────────┴▶ Request ──complete──▶ InFlight::wait_one, wait_all
+//! ```
+//!
+//! Nothing here knows how a request is sent: its life may span a queue, a peer and a receiving thread.
+
+mod in_flight;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+pub use self::in_flight::{Failure, InFlight, Partial, Request};
+
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait};
+
+/// Bounds what is in flight, in bytes and in requests. Clones share the same bounds.
+///
+/// First come, first served: a large request that waits is not overtaken by small ones. A request larger than the
+/// whole window counts as the whole window, and so is never stuck.
+///
+/// ```
+/// use segchain::window::Window;
+///
+/// let window = Window::new(1 << 20, 2);
+/// let first = window.acquire(4096);
+/// let second = window.acquire(1 << 30); // waits for nothing but the requests before it to leave room
+/// # drop(first); let first = second; let second = window.try_acquire(1);
+/// # assert!(second.is_none());
+/// drop((first, second));
+/// assert_eq!(window.bytes_in_flight(), 0);
+/// ```
+#[derive(Clone)]
+pub struct Window(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    granted: Condvar,
+}
+
+struct State {
+    capacity: u64,
+    bytes: u64,
+    max_requests: usize,
+    requests: usize,
+    /// In the order in which they came. Those that were granted and have not seen it yet are in front.
+    waiters: VecDeque<Waiter>,
+    next_id: u64,
+    /// Threads that wait for the condition.
+    threads: usize,
+}
+
+struct Waiter {
+    id: u64,
+    bytes: u64,
+    granted: bool,
+    waker: Option<Waker>,
+}
+
+/// One request's share of a [`Window`], given back when it is dropped.
+#[must_use = "the share is given back when the permit is dropped"]
+pub struct Permit {
+    window: Window,
+    bytes: u64,
+}
+
+/// Waits for a [`Permit`].
+///
+/// Cancel safe: when it is dropped nothing is lost, and those behind it move up.
+#[must_use = "futures do nothing unless polled"]
+pub struct Acquire {
+    window: Window,
+    bytes: u64,
+    waiter: Option<u64>,
+}
+
+impl Window {
+    /// What a window holds unless told otherwise: 64 MiB.
+    pub const BYTES: u64 = 64 << 20;
+    /// The most requests that [`for_object_size`](Self::for_object_size) admits.
+    pub const MAX_REQUESTS: u64 = 256;
+
+    /// A window of so many bytes and requests; at least 1 of each.
+    pub fn new(bytes: u64, requests: usize) -> Self {
+        let state = State {
+            capacity: bytes.max(1),
+            bytes: 0,
+            max_requests: requests.max(1),
+            requests: 0,
+            waiters: VecDeque::new(),
+            next_id: 0,
+            threads: 0,
+        };
+        Self(Arc::new(Shared { state: Mutex::new(state), granted: Condvar::new() }))
+    }
+
+    /// The window for requests of `bytes` bytes each: as many as fill 64 MiB, at least 1 and at most 256. There is no
+    /// other knob: one by one wastes the round trips, without a bound the servers are flooded.
+    ///
+    /// ```
+    /// use segchain::window::Window;
+    /// assert_eq!(Window::for_object_size(4 << 20).max_requests(), 16);
+    /// assert_eq!(Window::for_object_size(4096).max_requests(), 256);
+    /// assert_eq!(Window::for_object_size(1 << 30).max_requests(), 1);
+    /// ```
+    pub fn for_object_size(bytes: u64) -> Self {
+        Self::for_object_size_times(bytes, 1)
+    }
+
+    /// The same with `times` (1 to 4) as many requests, for peers that are far away.
+    pub fn for_object_size_times(bytes: u64, times: u64) -> Self {
+        let times = times.clamp(1, 4);
+        let requests = (Self::BYTES * times / bytes.max(1)).clamp(1, Self::MAX_REQUESTS);
+        Self::new(Self::BYTES * times, requests as usize)
+    }
+
+    /// The most bytes in flight.
+    pub fn capacity(&self) -> u64 {
+        self.lock().capacity
+    }
+
+    /// The most requests in flight.
+    pub fn max_requests(&self) -> usize {
+        self.lock().max_requests
+    }
+
+    /// Bytes in flight now.
+    pub fn bytes_in_flight(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// Requests in flight now.
+    pub fn requests_in_flight(&self) -> usize {
+        self.lock().requests
+    }
+
+    /// Waits for room for a request of `bytes` bytes.
+    pub fn acquire(&self, bytes: u64) -> Permit {
+        // Without a deadline it only ends with a permit.
+        loop {
+            if let Some(permit) = self.acquire_until(bytes, None) {
+                return permit;
+            }
+        }
+    }
+
+    /// Waits for room for a request of `bytes` bytes, at most until `deadline`; `None` if there was none.
+    pub fn acquire_until(&self, bytes: u64, deadline: Option<Instant>) -> Option<Permit> {
+        let mut acquire = self.acquire_async(bytes);
+        let mut state = self.lock();
+        loop {
+            if let Some(permit) = acquire.advance(&mut state, None) {
+                return Some(permit);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                // Dropping the acquire locks again.
+                drop(state);
+                return None;
+            }
+            state.threads += 1;
+            state = wait(&self.0.granted, state, left);
+            state.threads -= 1;
+        }
+    }
+
+    /// A permit if there is room now and nobody waits.
+    pub fn try_acquire(&self, bytes: u64) -> Option<Permit> {
+        let mut state = self.lock();
+        let bytes = bytes.min(state.capacity);
+        (state.waiters.is_empty() && state.take(bytes)).then(|| Permit { window: self.clone(), bytes })
+    }
+
+    /// Waits for room for a request of `bytes` bytes, as a future. Its place in the line is that of its first poll.
+    pub fn acquire_async(&self, bytes: u64) -> Acquire {
+        Acquire { window: self.clone(), bytes, waiter: None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.0.state)
+    }
+
+    /// Grants what fits now and wakes whom it concerns, once the lock is free.
+    fn grant(&self, mut state: MutexGuard<'_, State>) {
+        let mut wakers = Vec::new();
+        let mut granted = false;
+        for index in 0..state.waiters.len() {
+            if state.waiters[index].granted {
+                continue;
+            }
+            let bytes = state.waiters[index].bytes;
+            if !state.take(bytes) {
+                break;
+            }
+            state.waiters[index].granted = true;
+            granted = true;
+            wakers.extend(state.waiters[index].waker.take());
+        }
+        let threads = granted && state.threads > 0;
+        drop(state);
+        if threads {
+            self.0.granted.notify_all();
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    /// Takes a share if there is room for it.
+    fn take(&mut self, bytes: u64) -> bool {
+        let fits = self.requests < self.max_requests && self.bytes + bytes <= self.capacity;
+        if fits {
+            self.requests += 1;
+            self.bytes += bytes;
+        }
+        fits
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        self.requests -= 1;
+        self.bytes -= bytes;
+    }
+}
+
+impl Acquire {
+    /// Polls for the permit; what the future does.
+    pub fn poll_acquire(&mut self, context: &mut Context<'_>) -> Poll<Permit> {
+        let window = self.window.clone();
+        let mut state = window.lock();
+        self.advance(&mut state, Some(context.waker())).map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Joins the line, or looks whether its turn has come.
+    fn advance(&mut self, state: &mut State, waker: Option<&Waker>) -> Option<Permit> {
+        let bytes = self.bytes.min(state.capacity);
+        let Some(id) = self.waiter else {
+            if state.waiters.is_empty() && state.take(bytes) {
+                return Some(Permit { window: self.window.clone(), bytes });
+            }
+            let id = state.next_id;
+            state.next_id += 1;
+            state.waiters.push_back(Waiter { id, bytes, granted: false, waker: waker.cloned() });
+            self.waiter = Some(id);
+            return None;
+        };
+        let index = state.waiters.iter().position(|waiter| waiter.id == id)?;
+        if state.waiters[index].granted {
+            state.waiters.remove(index);
+            self.waiter = None;
+            return Some(Permit { window: self.window.clone(), bytes });
+        }
+        // The latest waker counts: the task may have moved since.
+        if let Some(waker) = waker {
+            match &mut state.waiters[index].waker {
+                Some(old) => old.clone_from(waker),
+                none => *none = Some(waker.clone()),
+            }
+        }
+        None
+    }
+}
+
+impl Future for Acquire {
+    type Output = Permit;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Permit> {
+        self.poll_acquire(context)
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        let Some(id) = self.waiter else { return };
+        let mut state = self.window.lock();
+        if let Some(index) = state.waiters.iter().position(|waiter| waiter.id == id) {
+            if let Some(Waiter { granted: true, bytes, .. }) = state.waiters.remove(index) {
+                state.give_back(bytes);
+            }
+        }
+        // Whoever is first now may fit where the one that left did not.
+        self.window.grant(state);
+    }
+}
+
+impl Permit {
+    /// The share, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut state = self.window.lock();
+        state.give_back(self.bytes);
+        self.window.grant(state);
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Window")
+            .field("bytes", &format_args!("{} of {}", state.bytes, state.capacity))
+            .field("requests", &format_args!("{} of {}", state.requests, state.max_requests))
+            .field("waiting", &state.waiters.len())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("bytes", &self.bytes).field("waiting", &self.waiter.is_some()).finish_non_exhaustive()
+    }
+}
