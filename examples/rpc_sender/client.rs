@@ -22,7 +22,7 @@ use segchain::send::StreamSender;
 use segchain::transport::{Interest, SocketRef, Wait};
 use segchain_oncrpc::rpc::{Auth, AuthSys, CallHeader, ReplyHeader};
 use segchain_oncrpc::xdr::{Reader, Writer};
-use segchain_oncrpc::{Direction, Dropped, Layout, Message, Pending, RecordDeframer, RecordFramer};
+use segchain_oncrpc::{Dropped, Layout, Message, Pending, RecordDeframer, RecordFramer};
 
 use crate::Result;
 use crate::report::Report;
@@ -144,7 +144,11 @@ impl Client {
         let mut answer = None;
         loop {
             let received = receiver.receive(pages, |record| {
-                answer = Some(Record { xid: record.xid(), placed: record.placed(), bytes: record.to_bytes().into() });
+                answer = Some(Record {
+                    xid: record.xid(),
+                    placed: record.placed(),
+                    bytes: record.to_bytes().into(),
+                });
                 std::ops::ControlFlow::Break(())
             });
             match received.map_err(|error| format!("{peer}: {error}"))? {
@@ -280,9 +284,7 @@ impl Targets for Pages {
 
 /// So many bytes in pages of their own, as a cache would have them.
 pub fn pages(len: usize) -> Vec<Vec<u8>> {
-    let whole = (0..len / PAGE).map(|_| vec![0; PAGE]);
-    let rest = (len % PAGE > 0).then(|| vec![0; len % PAGE]);
-    whole.chain(rest).collect()
+    (0..len).step_by(PAGE).map(|at| vec![0; PAGE.min(len - at)]).collect()
 }
 
 /// Who runs this process, as AUTH_SYS has it.

@@ -10,6 +10,7 @@
 //!
 //! [`client`] is what to copy: one connection, calls in flight, replies matched by transaction id. The programs' own
 //! procedures are in [`mount`], [`nfs3`] and [`rpcbind`].
+#![allow(unreachable_pub)] // a program: nothing of it is reachable
 
 mod client;
 mod embedded;
@@ -127,7 +128,8 @@ fn files(args: &Args, peer: &str) -> Result<Report> {
         payload += server.write(&file, name)?;
     }
     if let (Some(name), Some(path)) = (&args.read, &args.output) {
-        let file = File::create(path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
+        let file =
+            File::create(path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         payload += server.read(name, &file)?;
     }
     let mut report = server.client().report(began.elapsed());

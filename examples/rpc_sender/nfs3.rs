@@ -264,7 +264,11 @@ fn succeeded<'r>(client: &mut Client, what: &str, results: &'r [u8]) -> Result<R
 /// The verifier of WRITE and COMMIT changes when a server has lost what it had not committed (RFC 1813 section 3.3.7).
 fn same_server(verifier: &mut Option<[u8; 8]>, now: &[u8]) -> Result<()> {
     let now = now.try_into()?;
-    if *verifier.get_or_insert(now) == now { Ok(()) } else { Err("the server has restarted: write again".into()) }
+    if *verifier.get_or_insert(now) == now {
+        Ok(())
+    } else {
+        Err("the server has restarted: write again".into())
+    }
 }
 
 /// `post_op_attr`: the size, if attributes follow.

@@ -58,15 +58,14 @@ impl Report {
     }
 
     fn mib_per_s(&self) -> f64 {
-        let mib = self.payload_bytes as f64 / f64::from(1 << 20);
-        if self.elapsed.is_zero() { 0.0 } else { mib / self.elapsed.as_secs_f64() }
+        ratio(self.payload_bytes, 1 << 20) / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.elapsed.as_secs_f64();
-        let per_second = if seconds > 0.0 { self.send.messages as f64 / seconds } else { 0.0 };
+        let per_second = ratio(self.send.messages, 1) / seconds.max(f64::MIN_POSITIVE);
         writeln!(f, "peer                   {} ({})", self.peer, self.protocol)?;
         writeln!(f, "calls                  {} in {seconds:.3} s, {per_second:.0}/s", self.send.messages)?;
         writeln!(f, "payload                {} bytes, {:.1} MiB/s", self.payload_bytes, self.mib_per_s())?;
@@ -79,6 +78,8 @@ impl fmt::Display for Report {
     }
 }
 
+// Counts beyond 2^53 would lose digits that nobody reads.
+#[allow(clippy::cast_precision_loss)]
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
 use segchain::chain::{ChainBuilder, SegmentChain};
@@ -82,10 +82,14 @@ fn registrations(results: &[u8]) -> Result<u64> {
 /// Asks over UDP where rpcbind itself is.
 fn getaddr(peer: &str, count: u64) -> Result<Report> {
     let unreachable = |error| format!("cannot reach {peer}: {error}");
-    let socket = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")).map_err(unreachable)?;
-    socket.connect(peer).map_err(unreachable)?;
+    let address = peer.to_socket_addrs().map_err(unreachable)?.next().ok_or("the name has no address")?;
+    let any: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).map_err(unreachable)?;
+    socket.connect(address).map_err(unreachable)?;
     let mut sender = DatagramSender::new(SocketRef::new(&socket));
-    let mut report = Report { peer: peer.into(), protocol: "oncrpc-udp", checksum_ok: true, ..Report::default() };
+    let mut report =
+        Report { peer: peer.into(), protocol: "oncrpc-udp", checksum_ok: true, ..Report::default() };
     let began = Instant::now();
     for xid in (std::process::id() << 16..).take(count as usize) {
         let mut chain = getaddr_call(xid)?;
@@ -123,7 +127,7 @@ fn exchange(
     let mut timeout = FIRST_TIMEOUT;
     for _ in 0..TRIES {
         // A datagram that the socket has no room for now is as good as lost.
-        let (Progress::Done | _) = sender.send(chain, None)?;
+        let _: Progress = sender.send(chain, None)?;
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -134,7 +138,9 @@ fn exchange(
             report.recv_calls += 1;
             let len = match socket.recv(&mut bytes) {
                 Ok(len) => len,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => continue,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             let record = Record::from_datagram(&bytes[..len])?;
