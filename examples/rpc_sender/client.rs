@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
@@ -22,7 +23,7 @@ use segchain::send::StreamSender;
 use segchain::transport::{Interest, SocketRef, Wait};
 use segchain_oncrpc::rpc::{Auth, AuthSys, CallHeader, ReplyHeader};
 use segchain_oncrpc::xdr::{Reader, Writer};
-use segchain_oncrpc::{Dropped, Layout, Message, Pending, RecordDeframer, RecordFramer};
+use segchain_oncrpc::{Dropped, Layout, Message, Pending, Placed, RecordDeframer, RecordFramer};
 
 use crate::Result;
 use crate::report::Report;
@@ -139,44 +140,45 @@ impl Client {
 
     /// The next reply, whichever call it answers.
     pub fn next(&mut self) -> Result<Answer> {
-        let Self { receiver, pages, replies_ok, replies_failed, peer, .. } = self;
+        let (placed, reply) = self.wait()?;
+        let mut results = Reader::new(&reply);
+        let header = ReplyHeader::decode(&mut results).map_err(|error| format!("{}: {error}", self.peer))?;
+        if !header.is_success() || placed.is_some_and(|placed| !placed.whole) {
+            self.replies_failed += 1;
+            return Err(format!("{}: the call was answered with {}", self.peer, header.reply).into());
+        }
+        self.replies_ok += 1;
+        let pages = self.pages.0.remove(&header.xid.into());
+        Ok(Answer { xid: header.xid, results: results.rest().to_vec(), pages })
+    }
+
+    /// Waits for a record; returns it, but for the data that is in the pages.
+    fn wait(&mut self) -> Result<(Option<Placed>, Vec<u8>)> {
+        let Self { receiver, pages, peer, .. } = self;
         let deadline = Instant::now() + PATIENCE;
-        let mut answer = None;
         loop {
+            let mut reply = None;
             let received = receiver.receive(pages, |record| {
-                answer = Some(Record {
-                    xid: record.xid(),
-                    placed: record.placed(),
-                    bytes: record.to_bytes().into(),
-                });
-                std::ops::ControlFlow::Break(())
+                reply = Some((record.placed(), record.to_bytes().into()));
+                ControlFlow::Break(())
             });
-            match received.map_err(|error| format!("{peer}: {error}"))? {
-                Received::Stopped | Received::Budget => {}
-                Received::Eof => {
-                    return Err(format!("{peer}: the peer closed the connection before it answered").into());
-                }
-                _ => {
-                    if let Ok(dropped) = self.dropped.try_recv() {
-                        return Err(format!("{peer}: {dropped}").into());
-                    }
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(format!("{peer}: no answer in {} s", PATIENCE.as_secs()).into());
-                    }
-                    receiver.transport().wait(Interest::Readable, Some(left))?;
-                }
+            let received = received.map_err(|error| format!("{peer}: {error}"))?;
+            if let Some(reply) = reply {
+                return Ok(reply);
             }
-            let Some(Record { xid, placed, bytes }) = answer.take() else { continue };
-            let mut reader = Reader::new(&bytes);
-            let header = ReplyHeader::decode(&mut reader).map_err(|error| format!("{peer}: {error}"))?;
-            if !header.is_success() || placed.is_some_and(|placed| !placed.whole) {
-                *replies_failed += 1;
-                return Err(format!("{peer}: the call was answered with {}", header.reply).into());
+            if let Ok(dropped) = self.dropped.try_recv() {
+                return Err(format!("{peer}: {dropped}").into());
             }
-            *replies_ok += 1;
-            let results = reader.rest().to_vec();
-            return Ok(Answer { xid, results, pages: pages.0.remove(&xid.into()) });
+            if received == Received::Eof {
+                return Err(format!("{peer}: the peer closed the connection before it answered").into());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(format!("{peer}: no answer in {} s", PATIENCE.as_secs()).into());
+            }
+            if received == Received::Blocked {
+                receiver.transport().wait(Interest::Readable, Some(left))?;
+            }
         }
     }
 
@@ -249,13 +251,6 @@ impl Client {
         let sent = self.sender.send_blocking(&mut outgoing, Some(Instant::now() + PATIENCE));
         Ok(sent.map_err(|error| format!("{}: {error}", self.peer))?)
     }
-}
-
-/// A record, out of the receiver's hands.
-struct Record {
-    xid: u32,
-    placed: Option<segchain_oncrpc::Placed>,
-    bytes: Vec<u8>,
 }
 
 /// Pages that data of replies lands in, by transaction id.
