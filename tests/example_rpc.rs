@@ -1,7 +1,7 @@
 //! The example `rpc_sender` as its users run it: embedded, with wrong flags, and against real servers.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -135,7 +135,7 @@ fn says(bytes: &'static [u8]) -> String {
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         // The whole call is read, so that closing does not reset the connection.
-        std::io::Read::read_exact(&mut stream, &mut [0; 44]).unwrap();
+        stream.read_exact(&mut [0; 44]).unwrap();
         stream.write_all(bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
@@ -158,6 +158,59 @@ fn a_peer_that_closes_or_talks_something_else_is_said_so_in_one_line() {
 }
 
 #[test]
+fn a_call_that_is_refused_is_counted_and_said() {
+    // A reply needs the transaction id of its call, so this server has to listen first.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        for status in [0u32, 1] {
+            let mut marker = [0; 4];
+            stream.read_exact(&mut marker).unwrap();
+            let mut call = vec![0; (u32::from_be_bytes(marker) & 0x7fff_ffff) as usize];
+            stream.read_exact(&mut call).unwrap();
+            let words = [1, 0, 0, 0, status].map(u32::to_be_bytes).concat();
+            stream.write_all(&[&[0x80, 0, 0, 24], &call[..4], &words].concat()).unwrap();
+        }
+        let _ = stream.read(&mut [0]);
+    });
+    let output = rpc_sender(&["--json", "--count", "2", "--nfs", &address]);
+    server.join().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["replies_ok"], &report["replies_failed"]), (&1.into(), &1.into()));
+    let text =
+        format!("rpc_sender: 1 of 2 calls failed: {address}: the call was answered with PROG_UNAVAIL\n");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), text);
+}
+
+#[test]
+fn a_datagram_that_is_not_answered_is_sent_again() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = format!("udp:{}", server.local_addr().unwrap());
+    let server = thread::spawn(move || {
+        let mut calls = Vec::new();
+        let mut call = [0; 1500];
+        for _ in 0..3 {
+            let (len, client) = server.recv_from(&mut call).unwrap();
+            calls.push(call[..len].to_vec());
+            // To an earlier call, then to this one, twice; the first call gets no answer at all.
+            for xid in [[0; 4], call[..4].try_into().unwrap(), call[..4].try_into().unwrap()] {
+                if calls.len() > 1 {
+                    let words = [1u32, 0, 0, 0, 0, 4, 0x3a3a_3a3a].map(u32::to_be_bytes).concat();
+                    server.send_to(&[&xid[..], &words].concat(), client).unwrap();
+                }
+            }
+        }
+        calls
+    });
+    let report = json(&["--json", "--count", "2", "--rpcbind", &address]);
+    let calls = server.join().unwrap();
+    assert!(calls[0] == calls[1] && calls[1] != calls[2]);
+    assert_eq!((&report["messages"], &report["replies_ok"]), (&3.into(), &2.into()));
+}
+
+#[test]
 fn files_go_to_an_nfs_server_and_come_back() {
     let Some(nfs) = require(Nfs::start()) else { return };
     let (server, mount) = (nfs.nfs_addr().to_string(), nfs.mount_addr().to_string());
@@ -176,7 +229,7 @@ fn files_go_to_an_nfs_server_and_come_back() {
         (1, 1),
         (0, 1),
     ] {
-        let data: Vec<u8> = (0..size as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let data: Vec<u8> = (0..size).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         fs::write(input, &data).unwrap();
         let chunk = chunk.to_string();
         let report = with(&["--chunk", &chunk, "--write", input, "--as", "file"]);

@@ -23,7 +23,7 @@ use segchain::send::StreamSender;
 use segchain::transport::{Interest, SocketRef, Wait};
 use segchain_oncrpc::rpc::{Auth, AuthSys, CallHeader, ReplyHeader};
 use segchain_oncrpc::xdr::{Reader, Writer};
-use segchain_oncrpc::{Dropped, Layout, Message, Pending, Placed, RecordDeframer, RecordFramer};
+use segchain_oncrpc::{Dropped, Layout, Message, Pending, RecordDeframer, RecordFramer};
 
 use crate::Result;
 use crate::report::Report;
@@ -52,14 +52,15 @@ pub struct Client {
     dropped: mpsc::Receiver<Dropped>,
     replies_ok: u64,
     replies_failed: u64,
+    failure: Option<String>,
 }
 
-/// A successful reply.
+/// A reply.
 pub struct Answer {
     /// Which call it answers.
     pub xid: u32,
-    /// The results, without the data that is in the pages.
-    pub results: Vec<u8>,
+    /// The results, without the data that is in the pages; or why there are none.
+    pub results: std::result::Result<Vec<u8>, String>,
     /// The pages that went with the call.
     pub pages: Option<Vec<Vec<u8>>>,
 }
@@ -99,6 +100,7 @@ impl Client {
             dropped,
             replies_ok: 0,
             replies_failed: 0,
+            failure: None,
         }
     }
 
@@ -140,26 +142,34 @@ impl Client {
 
     /// The next reply, whichever call it answers.
     pub fn next(&mut self) -> Result<Answer> {
-        let (placed, reply) = self.wait()?;
+        let reply = self.wait()?;
         let mut results = Reader::new(&reply);
         let header = ReplyHeader::decode(&mut results).map_err(|error| format!("{}: {error}", self.peer))?;
-        if !header.is_success() || placed.is_some_and(|placed| !placed.whole) {
-            self.replies_failed += 1;
-            return Err(format!("{}: the call was answered with {}", self.peer, header.reply).into());
-        }
-        self.replies_ok += 1;
-        let pages = self.pages.0.remove(&header.xid.into());
-        Ok(Answer { xid: header.xid, results: results.rest().to_vec(), pages })
+        let results = if header.is_success() {
+            self.replies_ok += 1;
+            Ok(results.rest().to_vec())
+        } else {
+            Err(self.failed(&format!("the call was answered with {}", header.reply)))
+        };
+        Ok(Answer { xid: header.xid, results, pages: self.pages.0.remove(&header.xid.into()) })
+    }
+
+    /// Counts a reply that is no good; returns what to say about it.
+    fn failed(&mut self, why: &str) -> String {
+        self.replies_failed += 1;
+        let text = format!("{}: {why}", self.peer);
+        self.failure.get_or_insert_with(|| text.clone());
+        text
     }
 
     /// Waits for a record; returns it, but for the data that is in the pages.
-    fn wait(&mut self) -> Result<(Option<Placed>, Vec<u8>)> {
+    fn wait(&mut self) -> Result<Vec<u8>> {
         let Self { receiver, pages, peer, .. } = self;
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut reply = None;
             let received = receiver.receive(pages, |record| {
-                reply = Some((record.placed(), record.to_bytes().into()));
+                reply = Some(record.to_bytes().into());
                 ControlFlow::Break(())
             });
             let received = received.map_err(|error| format!("{peer}: {error}"))?;
@@ -189,7 +199,7 @@ impl Client {
         if answer.xid != xid {
             return Err(format!("{}: another call was answered", self.peer).into());
         }
-        Ok(answer.results)
+        Ok(answer.results?)
     }
 
     /// Calls procedure 0 so many times.
@@ -212,12 +222,6 @@ impl Client {
         &self.peer
     }
 
-    /// A reply says that its call has failed.
-    pub fn count_failure(&mut self) {
-        self.replies_ok -= 1;
-        self.replies_failed += 1;
-    }
-
     /// The figures of this connection.
     pub fn report(&self, elapsed: Duration) -> Report {
         Report {
@@ -229,6 +233,7 @@ impl Client {
             recv_bytes_copied: self.receiver.stats().copied,
             replies_ok: self.replies_ok,
             replies_failed: self.replies_failed,
+            failure: self.failure.clone(),
             checksum_ok: true,
             ..Report::default()
         }

@@ -55,7 +55,8 @@ pub fn run(count: u64, chunk: u32) -> Result<Report> {
             continue;
         }
         let answer = client.next()?;
-        let mut results = Reader::new(&answer.results);
+        let results = answer.results?;
+        let mut results = Reader::new(&results);
         let got = (results.u32("length")?, results.u32("digest")?);
         same &= expected.remove(&answer.xid).is_some_and(|digest| got == (chunk, digest));
         bar.inc(1);

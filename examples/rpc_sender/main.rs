@@ -89,7 +89,9 @@ fn main() -> ExitCode {
             } else {
                 print!("{report}");
             }
-            if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let Some(complaint) = report.complaint() else { return ExitCode::SUCCESS };
+            eprintln!("rpc_sender: {complaint}");
+            ExitCode::FAILURE
         }
         Err(error) => {
             eprintln!("rpc_sender: {}", one_line(&error.to_string()));

@@ -56,7 +56,7 @@ impl Server {
     /// Asks for the server's limits. Calls carry `chunk` bytes, or fewer if it says so.
     pub fn new(mut client: Client, root: Handle, chunk: u32) -> Result<Self> {
         let results = client.call(FSINFO, |args| root.encode(args))?;
-        let mut results = succeeded(&mut client, "FSINFO", &results)?;
+        let mut results = succeeded(&client, "FSINFO", &results)?;
         attributes(&mut results)?;
         let [read_size, _, _, write_size] =
             ["rtmax", "rtpref", "rtmult", "wtmax"].map(|field| results.u32(field));
@@ -89,7 +89,8 @@ impl Server {
                 continue;
             }
             let answer = self.client.next()?;
-            let mut results = succeeded(&mut self.client, "WRITE", &answer.results)?;
+            let results = answer.results?;
+            let mut results = succeeded(&self.client, "WRITE", &results)?;
             change(&mut results)?;
             let count = results.u32("count")?;
             results.u32("committed")?;
@@ -102,7 +103,7 @@ impl Server {
             handle.encode(args);
             args.u64(0).u32(0);
         })?;
-        let mut results = succeeded(&mut self.client, "COMMIT", &results)?;
+        let mut results = succeeded(&self.client, "COMMIT", &results)?;
         change(&mut results)?;
         same_server(&mut verifier, results.fixed("verf", 8)?)?;
         bar.finish_and_clear();
@@ -129,7 +130,8 @@ impl Server {
                 continue;
             }
             let answer = self.client.next()?;
-            let mut results = succeeded(&mut self.client, "READ", &answer.results)?;
+            let results = answer.results?;
+            let mut results = succeeded(&self.client, "READ", &results)?;
             attributes(&mut results)?;
             let (count, eof) = (results.u32("count")?, results.bool("eof")?);
             let (Some(asked), Some(memory)) = (in_flight.remove(&answer.xid), answer.pages) else { continue };
@@ -154,7 +156,7 @@ impl Server {
                 size_only(args, 0);
                 args.bool(false); // no guard
             })?;
-            succeeded(&mut self.client, "SETATTR", &results)?;
+            succeeded(&self.client, "SETATTR", &results)?;
             return Ok(handle);
         }
         let results = self.client.call(CREATE, |args| {
@@ -163,7 +165,7 @@ impl Server {
             args.u32(0); // UNCHECKED: somebody may have been faster
             size_only(args, 0);
         })?;
-        let mut results = succeeded(&mut self.client, "CREATE", &results)?;
+        let mut results = succeeded(&self.client, "CREATE", &results)?;
         if results.bool("handle follows")? {
             return Handle::decode(&mut results);
         }
@@ -180,7 +182,7 @@ impl Server {
         if Reader::new(&results).u32("nfsstat3")? == NOENT {
             return Ok(None);
         }
-        let mut results = succeeded(&mut self.client, "LOOKUP", &results)?;
+        let mut results = succeeded(&self.client, "LOOKUP", &results)?;
         let handle = Handle::decode(&mut results)?;
         let size = attributes(&mut results)?.ok_or("the server does not tell the file's size")?;
         Ok(Some((handle, size)))
@@ -250,14 +252,11 @@ fn drain(pages: &[Vec<u8>], file: &File, mut offset: u64, len: u32) -> Result<()
 }
 
 /// `nfsstat3`, which every result begins with.
-fn succeeded<'r>(client: &mut Client, what: &str, results: &'r [u8]) -> Result<Reader<'r>> {
+fn succeeded<'r>(client: &Client, what: &str, results: &'r [u8]) -> Result<Reader<'r>> {
     let mut reader = Reader::new(results);
     match reader.u32("nfsstat3")? {
         0 => Ok(reader),
-        status => {
-            client.count_failure();
-            Err(format!("{}: {what} failed: {}", client.peer(), status_name(status)).into())
-        }
+        status => Err(format!("{}: {what} failed: {}", client.peer(), status_name(status)).into()),
     }
 }
 

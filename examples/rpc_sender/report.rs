@@ -27,13 +27,20 @@ pub struct Report {
     pub replies_ok: u64,
     /// Others.
     pub replies_failed: u64,
+    /// Why the first of them failed.
+    pub failure: Option<String>,
     /// Whether all that was compared was the same.
     pub checksum_ok: bool,
 }
 
 impl Report {
-    pub fn is_good(&self) -> bool {
-        self.replies_failed == 0 && self.checksum_ok
+    /// What was wrong, if anything was.
+    pub fn complaint(&self) -> Option<String> {
+        if self.replies_failed > 0 {
+            let why = self.failure.as_deref().unwrap_or("no reason given");
+            return Some(format!("{} of {} calls failed: {why}", self.replies_failed, self.send.messages));
+        }
+        (!self.checksum_ok).then(|| format!("{}: what arrived differs from what was sent", self.peer))
     }
 
     pub fn json(&self) -> Value {

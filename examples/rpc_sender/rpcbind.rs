@@ -55,8 +55,9 @@ fn dump(mut client: Client, count: u64) -> Result<Report> {
         }
         let answer = client.next()?;
         same &= in_flight.remove(&answer.xid);
-        bytes += answer.results.len() as u64;
-        let registered = registrations(&answer.results)?;
+        let results = answer.results?;
+        bytes += results.len() as u64;
+        let registered = registrations(&results)?;
         same &= *entries.get_or_insert(registered) == registered;
     }
     let mut report = client.report(began.elapsed());

@@ -25,6 +25,8 @@ const MAX_RECORD: u64 = (64 << 20) + (64 << 10);
 const MAX_FRAGMENTS: u32 = 16 << 10;
 /// RFC 5531 does not forbid empty fragments; nobody needs many. (rpcbind 1.2.6 and nfs-ganesha 4.3 close on the first.)
 const MAX_EMPTY: u32 = 16;
+/// Room for the head of most replies: that of an NFSv3 READ has 128 bytes.
+const HEAD: usize = 128;
 
 /// Reads records from a stream, and places the data of replies.
 ///
@@ -423,6 +425,9 @@ impl Arriving {
 
     fn assemble(&mut self, bytes: &[u8]) {
         self.ask(bytes.len() as u64);
+        if self.head.is_empty() {
+            self.head.reserve(HEAD);
+        }
         self.buffer().extend_from_slice(bytes);
     }
 

@@ -74,7 +74,7 @@ impl Rpc {
     fn send<P: Payload>(&mut self, message: Message<'_, P>) {
         let mut out = ChainBuilder::new();
         self.framer.frame(message, &mut out).unwrap();
-        self.sender.send_blocking(&mut Outgoing::new(out.finish().unwrap()), soon()).unwrap();
+        self.sender.send_blocking(&mut Outgoing::new(out.finish().unwrap()), Some(soon())).unwrap();
     }
 
     fn expect(&self, xid: u32, layout: Layout) {
@@ -91,7 +91,7 @@ impl Rpc {
     /// The next reply, which has to be a success; its results are left of its bytes.
     fn reply(&mut self, targets: &mut dyn Targets) -> Seen {
         let seen =
-            self.receiver.next(targets, soon(), |record| Seen::from(record)).unwrap().expect("a reply");
+            self.receiver.next(targets, Some(soon()), |record| Seen::from(record)).unwrap().expect("a reply");
         results(&seen.bytes);
         seen
     }
@@ -103,8 +103,8 @@ impl Rpc {
     }
 }
 
-fn soon() -> Option<Instant> {
-    Some(Instant::now() + Duration::from_secs(30))
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(30)
 }
 
 fn results(reply: &[u8]) -> Reader<'_> {
@@ -200,7 +200,7 @@ fn nfs_answers_2000_pipelined_calls_out_of_order_and_each_is_found() {
     let mut order = Vec::new();
     let _ = rpc
         .receiver
-        .receive_blocking(&mut (), soon(), |record| {
+        .receive_blocking(&mut (), Some(soon()), |record| {
             assert!(ReplyHeader::decode(&mut Reader::new(record.head())).unwrap().is_success());
             order.push(record.xid());
             if order.len() == xids.len() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -321,10 +321,10 @@ fn a_libtirpc_reply_of_1_mib_in_many_fragments_arrives_whole() {
 #[test]
 fn calls_that_are_refused_come_back_with_their_status() {
     let Some(nfs) = require(Nfs::start()) else { return };
-    let mut status = |address, program, procedure| {
+    let status = |address, program, procedure| {
         let mut rpc = Rpc::tcp(address, program);
         rpc.start(procedure, &[]);
-        let seen = rpc.receiver.next(&mut (), soon(), |record| Seen::from(record)).unwrap().unwrap();
+        let seen = rpc.receiver.next(&mut (), Some(soon()), |record| Seen::from(record)).unwrap().unwrap();
         let text = ReplyHeader::decode(&mut Reader::new(&seen.bytes)).unwrap().reply.to_string();
         rpc.program = if program.0 == RPCBIND.0 { RPCBIND } else { NFS };
         assert!(rpc.call(0, &[]).is_empty());

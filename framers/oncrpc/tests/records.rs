@@ -216,11 +216,10 @@ fn overhead_bounds_what_framing_adds() {
     for max in [8, 12, 100] {
         for len in 0..300 {
             let payload = pattern(len);
-            for mut framer in [RecordFramer::new(), RecordFramer::fragments_of(max), RecordFramer::datagram()]
-            {
+            for framer in [RecordFramer::new(), RecordFramer::fragments_of(max), RecordFramer::datagram()] {
                 let added =
                     framed(framer.clone(), Message::new(&[0; 8]).opaque(&payload[..])).len() - 8 - len;
-                let most = Framer::<Message>::overhead(&mut framer, 8 + len as u64);
+                let most = Framer::<Message>::overhead(&framer, 8 + len as u64);
                 assert!(added as u64 <= most, "{framer:?}: {added} > {most}");
             }
         }
@@ -272,4 +271,27 @@ fn a_record_over_2_to_the_31_minus_1_needs_fragments() {
     let result =
         RecordFramer::fragments_of(u32::MAX).frame(Message::new(&[0; 8]).opaque(Zeros(1 << 32)), &mut out);
     assert_eq!(result, Err(Error::Oversize { expected: u32::MAX.into(), got: 1 << 32 }));
+}
+
+/// suricata issues 6992, 7049 and 7089 again, for the deframer: any bytes are records, an error, or the wait for more.
+#[test]
+fn no_stream_makes_the_deframer_panic_or_stick() {
+    let mut random = segchain_testkit::naive::Random::new(segchain_testkit::naive::seed("oncrpc streams"));
+    let reply = read_reply(7, &pattern(200));
+    for _ in 0..20_000 {
+        let mut wire = cut_evenly(&reply, 1 + random.below(reply.len()));
+        wire.extend(cut_evenly(&call(7, &pattern(50)), 1 + random.below(60)));
+        for _ in 0..random.below(6) {
+            let at = random.below(wire.len());
+            // Lengths and counts are small or enormous where it hurts.
+            wire[at] = [0, 1, 4, 0x7f, 0x80, 0xff][random.below(6)];
+        }
+        let piece = 1 + random.below(wire.len());
+        let mut table = Table::with(7, [0, 199, 200, 1000][random.below(4)]);
+        let deframer = expecting(&[7]).max_record([600, u64::MAX][random.below(2)]);
+        let outcome = receive(Wire::pieces(wire.chunks(piece)), deframer, &mut table);
+        if let Err(error) = outcome.end {
+            assert!(!matches!(error.kind(), segchain::recv::RecvErrorKind::Stuck), "{error}");
+        }
+    }
 }
