@@ -69,7 +69,6 @@ async fn read_put(mut wire: Wire) -> Result<Option<(String, Bytes)>, BadPut> {
     Ok(Some((name.to_owned(), bytes)))
 }
 
-
 fn main() -> Result<(), Box<dyn error::Error>> {
     let (here, there) = UnixStream::pair()?;
     let receiving = thread::spawn(move || {

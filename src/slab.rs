@@ -133,12 +133,14 @@ pub struct SlabBuf {
     /// Where the bytes begin in the first slab.
     start: usize,
     len: u64,
+    /// Whether its length is not known from the start: see [`grow_in_steps`](Self::grow_in_steps).
+    in_steps: bool,
 }
 
 impl SlabBuf {
     /// An empty body whose first byte will lie `offset` bytes after a multiple of [`ALIGN`].
     pub(crate) fn new(pool: &SlabPool, offset: usize) -> Self {
-        Self { pool: pool.clone(), slabs: VecDeque::new(), start: offset % ALIGN, len: 0 }
+        Self { pool: pool.clone(), slabs: VecDeque::new(), start: offset % ALIGN, len: 0, in_steps: false }
     }
 
     /// Length in bytes.
@@ -180,12 +182,19 @@ impl SlabBuf {
         parts
     }
 
+    /// The body comes in pieces of unknown number: from now on a slab is as long as what was there before, up to a whole
+    /// one, or a body of many short pieces would be as many short slabs.
+    pub(crate) fn grow_in_steps(&mut self) {
+        self.in_steps = true;
+    }
+
     /// Room for the next `want` bytes, in order. `want` is at most a receive window.
     pub(crate) fn room(&mut self, want: usize) -> impl Iterator<Item = IoSliceMut<'_>> {
         let mut held: usize = self.slabs.iter().map(Slab::len).sum::<usize>() - self.used();
         while held < want {
             let offset = if self.slabs.is_empty() { self.start } else { 0 };
-            let slab = self.pool.take(want - held + offset);
+            let least = if self.in_steps { self.len.min(SLAB as u64) as usize } else { 0 };
+            let slab = self.pool.take((want - held + offset).max(least));
             held += slab.len() - offset;
             self.slabs.push_back(slab);
         }

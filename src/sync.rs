@@ -25,3 +25,15 @@ pub(crate) fn wait<'a, T>(
         _ => condition.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner),
     }
 }
+
+/// Whether a model asked for this fault, by `SEGCHAIN_PLANTED_FAULT`: it has to catch it. Never outside of models.
+#[cfg(all(loom, feature = "loom"))]
+pub(crate) fn planted(fault: &str) -> bool {
+    std::env::var("SEGCHAIN_PLANTED_FAULT").is_ok_and(|planted| planted == fault)
+}
+
+#[cfg(not(all(loom, feature = "loom")))]
+#[inline]
+pub(crate) const fn planted(_: &str) -> bool {
+    false
+}

@@ -8,6 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::ops::BitOr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{SockAddr, SockRef};
@@ -224,6 +225,24 @@ impl<S: AsFd> DatagramSend for SocketRef<S> {
 impl<S: AsFd> Wait for SocketRef<S> {
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
         sys::poll(self.0.as_fd(), interest == Interest::Writable, timeout)
+    }
+}
+
+impl<T: VectoredSend + ?Sized> VectoredSend for Arc<T> {
+    fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
+        (**self).send_vectored(bufs, flags)
+    }
+}
+
+impl<T: VectoredRecv + ?Sized> VectoredRecv for Arc<T> {
+    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (**self).recv_vectored(bufs)
+    }
+}
+
+impl<T: Wait + ?Sized> Wait for Arc<T> {
+    fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
+        (**self).wait(interest, timeout)
     }
 }
 

@@ -8,13 +8,13 @@ use super::segment::Segments;
 
 /// The bytes of a [`SealedChain`](super::SealedChain) from a position on.
 #[derive(Clone, Debug)]
-pub struct ChainBuf<'s, 'b> {
-    segments: &'s Segments<'b>,
+pub struct ChainBuf<'s> {
+    segments: &'s Segments<'s>,
     position: u64,
 }
 
-impl<'s, 'b> ChainBuf<'s, 'b> {
-    pub(super) fn new(segments: &'s Segments<'b>, from: u64) -> Self {
+impl<'s> ChainBuf<'s> {
+    pub(super) fn new(segments: &'s Segments<'s>, from: u64) -> Self {
         Self { segments, position: from.min(segments.len()) }
     }
 
@@ -24,7 +24,7 @@ impl<'s, 'b> ChainBuf<'s, 'b> {
     }
 }
 
-impl Buf for ChainBuf<'_, '_> {
+impl Buf for ChainBuf<'_> {
     /// On a 32-bit machine a longer chain counts as `usize::MAX` until less is left.
     fn remaining(&self) -> usize {
         usize::try_from(self.segments.len() - self.position).unwrap_or(usize::MAX)

@@ -1,5 +1,6 @@
 //! Building a chain: put, push, patch, slot, fragment. A mistake is kept and comes back from `finish`.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,12 +33,30 @@ pub struct ChainBuilder<'b> {
     id: u64,
     len: u64,
     segments: Segments<'b>,
-    slots: Slots,
-    abort: AbortRule,
     fragments: Option<Fragments<'b>>,
     copy_below: usize,
-    copied: u64,
-    error: Option<ChainError>,
+    notes: Box<Notes>,
+}
+
+/// What a chain has besides its bytes. Boxed, so that a chain is cheap to move.
+#[derive(Clone, Default)]
+pub(super) struct Notes {
+    pub(super) slots: Slots,
+    pub(super) abort: AbortRule,
+    /// From the first payload byte to the end of the last one: what lies outside is header and trailer.
+    pub(super) payload: Range<u64>,
+    pub(super) copied: u64,
+    /// The first mistake of whoever builds.
+    pub(super) error: Option<ChainError>,
+}
+
+impl Notes {
+    pub(super) fn recycle(mut self: Box<Self>) -> Box<Self> {
+        self.slots.recycle();
+        self.abort = AbortRule::CloseStream;
+        (self.copied, self.error) = (0, None);
+        self
+    }
 }
 
 /// A place in a chain that is being built: where something was put or pushed, and how long it is.
@@ -102,10 +121,21 @@ struct Fragments<'b> {
     marker: MarkerFn<'b>,
 }
 
-/// Chains and outgoing messages are told apart by number.
+/// Chains and outgoing messages are told apart by number. A thread takes a thousand at a time: one shared counter would
+/// cost every message a contended cache line.
 pub(super) fn next_id() -> u64 {
+    const BLOCK: u64 = 1024;
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    thread_local! {
+        static MINE: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    }
+    let (mut next, mut end) = MINE.get();
+    if next == end {
+        next = NEXT.fetch_add(BLOCK, Ordering::Relaxed);
+        end = next + BLOCK;
+    }
+    MINE.set((next + 1, end));
+    next
 }
 
 /// The sum of two lengths, which stays below 2^63.
@@ -121,23 +151,14 @@ impl<'b> ChainBuilder<'b> {
     /// The most slots a chain may have.
     pub const MAX_SLOTS: usize = 1024;
 
-    /// An empty builder. [`SegmentChain::recycle`] gives one that has its memory already.
+    /// An empty builder, with room for 16 segments and 192 scratch bytes. [`SegmentChain::recycle`] gives one that has the
+    /// memory of an earlier message, and makes no allocation at all.
     pub fn new() -> Self {
-        Self::from_memory(Segments::default(), Slots::default())
+        Self::from_memory(Segments::with_room(), Box::default())
     }
 
-    pub(super) fn from_memory(segments: Segments<'b>, slots: Slots) -> Self {
-        Self {
-            id: next_id(),
-            len: 0,
-            segments,
-            slots,
-            abort: AbortRule::default(),
-            fragments: None,
-            copy_below: Self::COPY_BELOW,
-            copied: 0,
-            error: None,
-        }
+    pub(super) fn from_memory(segments: Segments<'b>, notes: Box<Notes>) -> Self {
+        Self { id: next_id(), len: 0, segments, fragments: None, copy_below: Self::COPY_BELOW, notes }
     }
 
     /// Bytes so far, a fragment marker at the start included.
@@ -157,11 +178,13 @@ impl<'b> ChainBuilder<'b> {
     }
 
     /// An empty mark at the current end.
+    #[inline]
     pub fn here(&self) -> Mark {
         self.mark(self.len, 0)
     }
 
     /// Copies `bytes` into the scratch arena. What is put side by side leaves as one slice.
+    #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Mark {
         let start = self.len;
         if !bytes.is_empty() && self.grow(bytes.len() as u64) {
@@ -206,21 +229,23 @@ impl<'b> ChainBuilder<'b> {
     }
 
     /// Pushes shared bytes; nothing is copied unless they are below the copy threshold.
+    #[inline]
     pub fn push(&mut self, bytes: Bytes) -> Mark {
         let start = self.len;
         let len = bytes.len() as u64;
-        if !self.copied(&bytes) && self.grow(len) {
-            self.segments.push(len, Source::Shared(bytes));
+        if len > 0 && !self.copied(&bytes) && self.grow(len) {
+            self.segments.push_ending(self.len, Source::Shared(bytes));
         }
         self.mark(start, len)
     }
 
     /// Pushes bytes that the caller keeps; nothing is copied unless they are below the copy threshold.
+    #[inline]
     pub fn push_borrowed(&mut self, bytes: &'b [u8]) -> Mark {
         let start = self.len;
         let len = bytes.len() as u64;
-        if !self.copied(bytes) && self.grow(len) {
-            self.segments.push(len, Source::Borrowed(bytes));
+        if len > 0 && !self.copied(bytes) && self.grow(len) {
+            self.segments.push_ending(self.len, Source::Borrowed(bytes));
         }
         self.mark(start, len)
     }
@@ -228,7 +253,7 @@ impl<'b> ChainBuilder<'b> {
     /// Pushes all that is left in `buf`. `Bytes` inside are shared, not copied; other buffers copy as they see fit.
     pub fn push_buf(&mut self, mut buf: impl Buf) -> Mark {
         let start = self.len;
-        while buf.has_remaining() && self.error.is_none() {
+        while buf.has_remaining() && self.notes.error.is_none() {
             // Chunk by chunk: a buffer's own vectored view may be wrong about order or length (bytes 701, opendal 8063).
             let len = buf.chunk().len();
             if len == 0 {
@@ -254,7 +279,7 @@ impl<'b> ChainBuilder<'b> {
         if self.owns(since) && multiple == 0 {
             self.fail(ChainError::Zero);
         }
-        if self.error.is_some() {
+        if self.notes.error.is_some() {
             return self.here();
         }
         let pad = (self.len - since.position).next_multiple_of(multiple) - (self.len - since.position);
@@ -299,17 +324,27 @@ impl<'b> ChainBuilder<'b> {
             self.fail(ChainError::CoverReversed { start, end });
         } else if at.position < end && at.position + at.len > start {
             self.fail(ChainError::SlotInsideCover { position: at.position, start, end });
-        } else if self.slots.count() >= Self::MAX_SLOTS {
+        } else if self.notes.slots.count() >= Self::MAX_SLOTS {
             self.fail(ChainError::TooManySlots);
         } else {
             let initial = digest.zero_state().is_none().then(|| digest.clone());
-            self.slots.push(Slot { start, end, at: at.position, width, scratch, digest, initial });
+            let at_end = at.position + width;
+            self.notes.slots.push(Slot {
+                start,
+                end,
+                at: at.position,
+                at_end,
+                width,
+                scratch,
+                digest,
+                initial,
+            });
         }
     }
 
     /// Says what becomes of the message if it is abandoned half-sent. The last rule counts.
     pub fn on_abort(&mut self, rule: Abort<'_>) {
-        self.abort = match rule {
+        self.notes.abort = match rule {
             Abort::CloseStream => AbortRule::CloseStream,
             Abort::Finish => AbortRule::Finish,
             Abort::Patch { at, bytes } => {
@@ -360,7 +395,7 @@ impl<'b> ChainBuilder<'b> {
     /// What [`finish`](Self::finish) would return, but for what only it can see: a cycle of slots, and markers that
     /// carry the length past 2^63.
     pub fn check(&self) -> Result<(), ChainError> {
-        self.error.map_or(Ok(()), Err)
+        self.notes.error.map_or(Ok(()), Err)
     }
 
     /// Ends the message.
@@ -370,19 +405,10 @@ impl<'b> ChainBuilder<'b> {
     pub fn finish(mut self) -> Result<SegmentChain<'b>, ChainError> {
         self.check()?;
         self.apply_fragments()?;
-        self.slots.order()?;
-        let mut chain = SegmentChain {
-            sealed: 0,
-            payload: self.segments.payload(),
-            segments: self.segments,
-            slots: self.slots,
-            abort: self.abort,
-            copied: self.copied,
-        };
-        if chain.slots.all_done() {
-            chain.sealed = chain.len();
-        }
-        Ok(chain)
+        self.notes.slots.order()?;
+        self.notes.payload = self.segments.payload();
+        let sealed = if self.notes.slots.all_done() { self.segments.len() } else { 0 };
+        Ok(SegmentChain { segments: self.segments, notes: self.notes, sealed })
     }
 
     fn apply_fragments(&mut self) -> Result<(), ChainError> {
@@ -400,37 +426,49 @@ impl<'b> ChainBuilder<'b> {
         // A position moves behind the marker of its own fragment, the end of a cover only behind those before it.
         let start = |position: u64| position + (position.max(width) - width) / max * width;
         let end = |position: u64| if position <= width { position } else { start(position - 1) + 1 };
-        self.slots.translate(start, end);
-        if let AbortRule::Patch(abort) = &mut self.abort {
+        self.notes.slots.translate(start, end);
+        if let AbortRule::Patch(abort) = &mut self.notes.abort {
             abort.position = start(abort.position);
         }
         Ok(())
     }
 
+    #[inline]
     fn mark(&self, position: u64, len: u64) -> Mark {
         Mark { chain: self.id, position, len }
     }
 
     fn fail(&mut self, error: ChainError) {
-        self.error.get_or_insert(error);
+        self.notes.error.get_or_insert(error);
     }
 
     /// Adds to the length; `false` if that is a mistake, or one was made before.
+    #[inline]
     fn grow(&mut self, added: u64) -> bool {
-        match checked_len(self.len, added) {
-            Ok(len) if self.error.is_none() => self.len = len,
-            Ok(_) => {}
-            Err(error) => self.fail(error),
+        match self.len.checked_add(added) {
+            Some(len) if len < 1 << 63 && self.notes.error.is_none() => {
+                self.len = len;
+                true
+            }
+            _ => self.refuse(added),
         }
-        self.error.is_none()
+    }
+
+    #[cold]
+    fn refuse(&mut self, added: u64) -> bool {
+        if let Err(error) = checked_len(self.len, added) {
+            self.fail(error);
+        }
+        false
     }
 
     /// Copies a piece that is below the threshold and follows scratch bytes.
+    #[inline]
     fn copied(&mut self, bytes: &[u8]) -> bool {
         let copy = bytes.len() < self.copy_below && self.segments.ends_in_scratch();
         if copy {
             self.put(bytes);
-            self.copied += bytes.len() as u64;
+            self.notes.copied += bytes.len() as u64;
         }
         copy
     }
@@ -442,13 +480,16 @@ impl<'b> ChainBuilder<'b> {
         } else if mark.chain != self.id {
             self.fail(ChainError::ForeignMark { position: mark.position });
         }
-        self.error.is_none()
+        self.notes.error.is_none()
     }
 
     /// Where in the arena the bytes of a mark are; keeps the mistake if they are not there.
     fn scratch(&mut self, mark: Mark) -> Option<usize> {
         if !self.owns(mark) {
             return None;
+        }
+        if mark.is_empty() {
+            return Some(0); // no bytes are in the arena wherever they are
         }
         let offset = self.segments.scratch_offset(mark.position, mark.len);
         if offset.is_none() {
@@ -499,8 +540,8 @@ impl fmt::Debug for ChainBuilder<'_> {
         f.debug_struct("ChainBuilder")
             .field("len", &self.len)
             .field("segments", &self.segments)
-            .field("slots", &self.slots)
-            .field("error", &self.error)
+            .field("slots", &self.notes.slots)
+            .field("error", &self.notes.error)
             .finish_non_exhaustive()
     }
 }

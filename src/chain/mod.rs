@@ -21,10 +21,8 @@ mod segment;
 
 use std::fmt;
 use std::io::IoSlice;
-use std::ops::Range;
 
 use bytes::Buf;
-use smallvec::SmallVec;
 
 pub use self::buf::ChainBuf;
 pub use self::builder::{Abort, ChainBuilder, Fragment, Mark};
@@ -33,8 +31,7 @@ pub use self::outgoing::Outgoing;
 pub use self::payload::Payload;
 pub use self::revoke::{Revoked, Unsent};
 
-use self::builder::AbortRule;
-use self::seal::Slots;
+use self::builder::Notes;
 use self::segment::Segments;
 
 /// A finished message: segments in wire order, with checksum slots that may still be open.
@@ -63,13 +60,9 @@ use self::segment::Segments;
 /// ```
 pub struct SegmentChain<'b> {
     segments: Segments<'b>,
-    slots: Slots,
+    notes: Box<Notes>,
     /// Every byte before this position is final.
     sealed: u64,
-    /// From the first payload byte to the end of the last one: what lies outside is header and trailer.
-    payload: Range<u64>,
-    abort: AbortRule,
-    copied: u64,
 }
 
 /// What one [`gather`](SegmentChain::gather) call appended.
@@ -84,6 +77,7 @@ pub struct Gathered {
 
 impl<'b> SegmentChain<'b> {
     /// Length in bytes, everything included.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.segments.len()
     }
@@ -101,12 +95,12 @@ impl<'b> SegmentChain<'b> {
     /// Payload bytes that were copied into the scratch arena because they were below the copy threshold, or by
     /// [`into_owned`](SegmentChain::into_owned).
     pub fn copied(&self) -> u64 {
-        self.copied
+        self.notes.copied
     }
 
     /// Bytes read for checksums so far.
     pub fn digested(&self) -> u64 {
-        self.slots.digested()
+        self.notes.slots.digested()
     }
 
     /// Makes every byte before `position` final: digests what the slots there need, each byte once however many
@@ -116,8 +110,8 @@ impl<'b> SegmentChain<'b> {
     pub fn seal_through(&mut self, position: u64) {
         let to = position.min(self.len());
         if to > self.sealed {
-            self.slots.seal_through(&mut self.segments, to);
-            self.sealed = if self.slots.all_done() { self.len() } else { to };
+            self.notes.slots.seal_through(&mut self.segments, to);
+            self.sealed = if self.notes.slots.all_done() { self.len() } else { to };
         }
     }
 
@@ -144,7 +138,7 @@ impl<'b> SegmentChain<'b> {
         let before = out.len();
         let gathered = self.segments.gather(from, to, max_slices, out);
         let end = from + gathered.bytes;
-        if gathered.bytes > 0 && end < self.len() && end >= self.payload.end {
+        if gathered.bytes > 0 && end < self.len() && end >= self.notes.payload.end {
             if let Some(earlier) = self.cut_before_trailer(from) {
                 out.truncate(before);
                 return self.segments.gather(from, earlier, max_slices, out);
@@ -156,33 +150,27 @@ impl<'b> SegmentChain<'b> {
     /// Where to end a call instead of at the trailer: before the last payload slice, or in its middle if it is all
     /// that this call has besides the header.
     fn cut_before_trailer(&self, from: u64) -> Option<u64> {
-        let first = from.max(self.payload.start);
-        let last_slice = self.segments.slice_start(self.payload.end.checked_sub(1)?);
+        let first = from.max(self.notes.payload.start);
+        let last_slice = self.segments.slice_start(self.notes.payload.end.checked_sub(1)?);
         if last_slice > first {
             return Some(last_slice);
         }
-        let middle = first + self.payload.end.saturating_sub(first) / 2;
+        let middle = first + self.notes.payload.end.saturating_sub(first) / 2;
         (middle > first).then_some(middle)
     }
 
     /// Gives the memory back for the next message, whatever its lifetime.
     #[must_use]
     pub fn recycle<'n>(self) -> ChainBuilder<'n> {
-        ChainBuilder::from_memory(self.segments.recycle(), self.slots.recycle())
+        ChainBuilder::from_memory(self.segments.recycle(), self.notes.recycle())
     }
 
     /// Copies what is borrowed, so that the chain may outlive its pages.
     #[must_use]
-    pub fn into_owned(self) -> SegmentChain<'static> {
+    pub fn into_owned(mut self) -> SegmentChain<'static> {
         let (segments, copied) = self.segments.into_owned();
-        SegmentChain {
-            segments,
-            slots: self.slots,
-            sealed: self.sealed,
-            payload: self.payload,
-            abort: self.abort,
-            copied: self.copied + copied,
-        }
+        self.notes.copied += copied;
+        SegmentChain { segments, notes: self.notes, sealed: self.sealed }
     }
 }
 
@@ -193,8 +181,8 @@ impl fmt::Debug for SegmentChain<'_> {
             .field("len", &self.len())
             .field("sealed", &self.sealed)
             .field("segments", &self.segments)
-            .field("slots", &self.slots)
-            .field("abort", &self.abort)
+            .field("slots", &self.notes.slots)
+            .field("abort", &self.notes.abort)
             .finish_non_exhaustive()
     }
 }
@@ -250,7 +238,7 @@ impl<'b> SealedChain<'b> {
     }
 
     /// The bytes from position `from` on as a [`bytes::Buf`], vectored.
-    pub fn buf(&self, from: u64) -> ChainBuf<'_, 'b> {
+    pub fn buf(&self, from: u64) -> ChainBuf<'_> {
         ChainBuf::new(&self.0.segments, from)
     }
 
@@ -258,7 +246,7 @@ impl<'b> SealedChain<'b> {
     /// the end mean the end. Neither half can be aborted on the wire any more.
     #[must_use]
     pub fn split(self, position: u64) -> (Self, Self) {
-        let copied = self.0.copied;
+        let copied = self.0.notes.copied;
         let (head, tail) = self.0.segments.split(position);
         (Self::from_segments(head, copied), Self::from_segments(tail, 0))
     }
@@ -268,7 +256,7 @@ impl<'b> SealedChain<'b> {
     /// # Errors
     /// [`ChainError::TooLong`] if the sum passes 2^63.
     pub fn append(self, other: Self) -> Result<Self, ChainError> {
-        let copied = self.0.copied + other.0.copied;
+        let copied = self.0.notes.copied + other.0.notes.copied;
         let segments = self.0.segments.append(other.0.segments)?;
         Ok(Self::from_segments(segments, copied))
     }
@@ -280,15 +268,8 @@ impl<'b> SealedChain<'b> {
     }
 
     fn from_segments(segments: Segments<'b>, copied: u64) -> Self {
-        let payload = segments.payload();
-        Self(SegmentChain {
-            sealed: segments.len(),
-            segments,
-            slots: Slots::default(),
-            payload,
-            abort: AbortRule::CloseStream,
-            copied,
-        })
+        let notes = Notes { payload: segments.payload(), copied, ..Notes::default() };
+        Self(SegmentChain { sealed: segments.len(), segments, notes: Box::new(notes) })
     }
 }
 
@@ -298,10 +279,3 @@ impl fmt::Debug for SealedChain<'_> {
         f.debug_tuple("SealedChain").field(&self.0).finish()
     }
 }
-
-/// Segments and slots that fit in place, without an allocation of their own.
-pub(crate) const INLINE_SEGMENTS: usize = 16;
-/// Scratch bytes that fit in place: the headers and the footer of a Ceph v1 message are 75.
-pub(crate) const INLINE_SCRATCH: usize = 192;
-
-pub(crate) type Arena = SmallVec<[u8; INLINE_SCRATCH]>;

@@ -43,11 +43,13 @@ impl<'b> Outgoing<'b> {
     }
 
     /// The number of this message, unique in the process.
+    #[inline]
     pub fn id(&self) -> u64 {
         self.id
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.chain().len()
     }
@@ -58,16 +60,19 @@ impl<'b> Outgoing<'b> {
     }
 
     /// Bytes that have left.
+    #[inline]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
     /// Bytes that have not.
+    #[inline]
     pub fn remaining(&self) -> u64 {
         self.len() - self.sent
     }
 
     /// Whether every byte has left.
+    #[inline]
     pub fn is_complete(&self) -> bool {
         self.remaining() == 0
     }
@@ -85,6 +90,7 @@ impl<'b> Outgoing<'b> {
         Self { id, sent, chain: Holder::Own(chain) }
     }
 
+    #[inline]
     pub(crate) fn chain(&self) -> &SegmentChain<'b> {
         match &self.chain {
             Holder::Own(chain) => chain,

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::builder::AbortRule;
+use super::builder::{AbortRule, Notes};
 use super::{Outgoing, SegmentChain};
 
 /// What became of a revoked message.
@@ -104,27 +104,20 @@ enum Rest {
 
 impl SegmentChain<'_> {
     fn rest(&self, sent: u64) -> Rest {
-        match &self.abort {
+        match &self.notes.abort {
             AbortRule::Patch(mark) if mark.position >= sent => {
                 let mut segments = self.segments.without_payload();
-                let mut slots = self.slots.clone();
                 segments.arena[mark.scratch..mark.scratch + mark.bytes.len()].copy_from_slice(&mark.bytes);
-                match slots.replace(&self.segments, &mut segments, sent) {
-                    Ok(()) => Rest::Aborted(SegmentChain {
-                        segments,
-                        slots,
-                        sealed: self.sealed,
-                        payload: self.payload.clone(),
-                        abort: AbortRule::Finish,
-                        copied: 0,
-                    }),
+                let mut notes = self.notes_of_rest(0);
+                match notes.slots.replace(&self.segments, &mut segments, sent) {
+                    Ok(()) => Rest::Aborted(SegmentChain { segments, notes, sealed: self.sealed }),
                     Err(_) => Rest::None,
                 }
             }
             // The mark has left, or none is needed.
             AbortRule::Patch(_) | AbortRule::Finish => self.finished(sent),
             // Nothing of the caller's is left to be sent: closing would win nothing.
-            AbortRule::CloseStream if sent >= self.payload.end => self.finished(sent),
+            AbortRule::CloseStream if sent >= self.notes.payload.end => self.finished(sent),
             AbortRule::CloseStream => Rest::None,
         }
     }
@@ -132,13 +125,12 @@ impl SegmentChain<'_> {
     /// The rest as it is, copied.
     fn finished(&self, sent: u64) -> Rest {
         let (segments, copied) = self.segments.copied_from(sent);
-        Rest::Finished(SegmentChain {
-            segments,
-            slots: self.slots.clone(),
-            sealed: self.sealed,
-            payload: self.payload.clone(),
-            abort: AbortRule::Finish,
-            copied,
-        })
+        Rest::Finished(SegmentChain { segments, notes: self.notes_of_rest(copied), sealed: self.sealed })
+    }
+
+    fn notes_of_rest(&self, copied: u64) -> Box<Notes> {
+        let mut notes = self.notes.clone();
+        (notes.abort, notes.copied) = (AbortRule::Finish, copied);
+        notes
     }
 }

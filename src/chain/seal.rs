@@ -14,6 +14,8 @@ pub(super) struct Slot {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) at: u64,
+    /// Where the value ends: not `at + width` if a fragment's border cuts it.
+    pub(super) at_end: u64,
     pub(super) width: u64,
     /// Where the value's bytes lie in the arena.
     pub(super) scratch: usize,
@@ -30,7 +32,7 @@ impl Slot {
     }
 
     fn covers(&self, other: &Slot) -> bool {
-        other.at < self.end && other.at + other.width > self.start
+        self.start < self.end && other.at < self.end && other.at_end > self.start
     }
 }
 
@@ -71,16 +73,16 @@ impl Slots {
         self.list.push(slot);
     }
 
-    pub(super) fn recycle(mut self) -> Self {
+    pub(super) fn recycle(&mut self) {
         self.list.clear();
-        Self { list: self.list, ..Self::default() }
+        (self.eager, self.done, self.frontier, self.digested) = (0, 0, 0, 0);
     }
 
-    /// Moves every position; `end` is for the end of a cover, which belongs to the byte before it.
+    /// Moves every position; `end` is for the end of a cover or a value, which belongs to the byte before it.
     pub(super) fn translate(&mut self, start: impl Fn(u64) -> u64, end: impl Fn(u64) -> u64) {
         for slot in &mut self.list {
-            (slot.start, slot.end, slot.at) =
-                (start(slot.start), end(slot.end).max(start(slot.start)), start(slot.at));
+            (slot.start, slot.end) = (start(slot.start), end(slot.end).max(start(slot.start)));
+            (slot.at, slot.at_end) = (start(slot.at), end(slot.at_end).max(start(slot.at)));
         }
     }
 

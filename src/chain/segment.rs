@@ -8,10 +8,9 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use super::builder::{Fragment, checked_len};
-use super::{Arena, ChainError, Gathered, INLINE_SEGMENTS};
+use super::{ChainError, Gathered};
 
 /// Zero bytes on the wire are slices of this, however many there are.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -46,11 +45,17 @@ pub(super) enum Piece<'s> {
 
 #[derive(Default)]
 pub(super) struct Segments<'b> {
-    pub(super) arena: Arena,
-    list: SmallVec<[Segment<'b>; INLINE_SEGMENTS]>,
+    pub(super) arena: Vec<u8>,
+    list: Vec<Segment<'b>>,
 }
 
 impl<'b> Segments<'b> {
+    /// Room for most small messages: the headers and the footer of a Ceph v1 message are 75 bytes.
+    pub(super) fn with_room() -> Self {
+        Self { arena: Vec::with_capacity(192), list: Vec::with_capacity(16) }
+    }
+
+    #[inline]
     pub(super) fn len(&self) -> u64 {
         self.list.last().map_or(0, |segment| segment.end)
     }
@@ -72,12 +77,20 @@ impl<'b> Segments<'b> {
     }
 
     /// Adds `len` bytes; an empty segment is dropped here, so that no later step meets one.
+    #[inline]
     pub(super) fn push(&mut self, len: u64, source: Source<'b>) {
         if len > 0 {
             self.list.push(Segment { end: self.len() + len, source });
         }
     }
 
+    /// The same for bytes that are known to be some, and to end at `end`.
+    #[inline]
+    pub(super) fn push_ending(&mut self, end: u64, source: Source<'b>) {
+        self.list.push(Segment { end, source });
+    }
+
+    #[inline]
     pub(super) fn ends_in_scratch(&self) -> bool {
         matches!(self.list.last(), Some(Segment { source: Source::Scratch(_), .. }))
     }
@@ -134,68 +147,35 @@ impl<'b> Segments<'b> {
         max_slices: usize,
         out: &mut Vec<IoSlice<'s>>,
     ) -> Gathered {
-        let room = out.len().saturating_add(max_slices);
-        let mut gathered = Gathered::default();
+        let mut run = Run { gathered: Gathered::default(), touching: 0, room: max_slices, scratch: 0..0 };
         if from >= to {
-            return gathered;
+            return run.gathered;
         }
-        let mut index = self.index_of(from);
+        let index = self.index_of(from);
         let mut at = from;
-        // Scratch bytes not yet appended: touching ones become one slice.
-        let mut scratch = 0..0;
-        let mut touching = usize::MAX;
-        let mut append = |slice: &'s [u8], out: &mut Vec<IoSlice<'s>>| {
-            let address = slice.as_ptr() as usize;
-            gathered.slices += usize::from(address != touching);
-            touching = address + slice.len();
-            gathered.bytes += slice.len() as u64;
-            out.push(IoSlice::new(slice));
-        };
-        while at < to {
-            let Some(segment) = self.list.get(index) else { break };
-            let skip = at - self.start_of(index);
-            let len = segment.end.min(to) - at;
-            if let Source::Scratch(offset) | Source::Marker(offset) = segment.source {
-                let start = offset + skip as usize;
-                if start != scratch.end || scratch.is_empty() {
-                    if !scratch.is_empty() {
-                        append(&self.arena[scratch], out);
-                    }
-                    scratch = start..start;
-                    if out.len() >= room {
-                        break;
-                    }
-                }
-                scratch.end += len as usize;
-            } else {
-                if !scratch.is_empty() {
-                    append(&self.arena[scratch], out);
-                    scratch = 0..0;
-                }
-                if out.len() >= room {
-                    break;
-                }
-                if let Source::Zeros = segment.source {
-                    let mut left = len;
-                    while left > 0 && out.len() < room {
-                        let n = left.min(ZEROS.len() as u64);
-                        append(&ZEROS[..n as usize], out);
-                        left -= n;
-                    }
-                    if left > 0 {
-                        break;
-                    }
-                } else {
-                    append(self.memory(&segment.source, skip, len), out);
-                }
+        // Only the first segment is entered in its middle.
+        let mut skip = (from - self.start_of(index)) as usize;
+        for Segment { end, source } in &self.list[index..] {
+            if at >= to {
+                break;
             }
-            at += len;
-            index += 1;
+            let len = (*end.min(&to) - at) as usize;
+            let whole = match source {
+                Source::Borrowed(bytes) => run.append(&self.arena, &bytes[skip..skip + len], out),
+                Source::Shared(bytes) => run.append(&self.arena, &bytes[skip..skip + len], out),
+                Source::Scratch(offset) | Source::Marker(offset) => {
+                    run.append_scratch(&self.arena, offset + skip..offset + skip + len, out)
+                }
+                Source::Zeros => run.append_zeros(&self.arena, *end.min(&to) - at, out),
+            };
+            if !whole {
+                break;
+            }
+            skip = 0;
+            at = *end;
         }
-        if !scratch.is_empty() {
-            append(&self.arena[scratch], out);
-        }
-        gathered
+        run.flush_scratch(&self.arena, out);
+        run.gathered
     }
 
     /// The bytes of the segment at `position` from there on, as far as they are one piece of memory.
@@ -253,12 +233,8 @@ impl<'b> Segments<'b> {
     pub(super) fn recycle<'n>(mut self) -> Segments<'n> {
         self.arena.clear();
         self.list.clear();
-        let list = if self.list.spilled() {
-            // Collecting a `Vec` from its own emptied iterator keeps the allocation and changes the lifetime.
-            SmallVec::from_vec(self.list.into_vec().into_iter().map(|_| unreachable!()).collect())
-        } else {
-            SmallVec::new()
-        };
+        // Collecting a `Vec` from its own emptied iterator keeps the allocation and changes the lifetime.
+        let list = self.list.into_iter().map(|_| unreachable!()).collect();
         Segments { arena: self.arena, list }
     }
 
@@ -296,7 +272,7 @@ impl<'b> Segments<'b> {
 
     /// The same shape with the payload from `position` on copied, and zeros where it was before that.
     pub(super) fn copied_from(&self, position: u64) -> (Segments<'static>, u64) {
-        let mut copy = Segments { arena: self.arena.clone(), list: SmallVec::new() };
+        let mut copy = Segments { arena: self.arena.clone(), list: Vec::new() };
         let (mut start, mut copied) = (0, 0);
         for segment in &self.list {
             let cut = position.clamp(start, segment.end);
@@ -360,6 +336,77 @@ impl<'b> Segments<'b> {
             Source::Borrowed(bytes) => &bytes[range],
             Source::Zeros => &[],
         }
+    }
+}
+
+/// Slices appended so far, and scratch bytes that are not appended yet: touching ones become one slice.
+struct Run {
+    gathered: Gathered,
+    /// Where the memory of the last slice ends.
+    touching: usize,
+    /// How many more slices there may be; one is set aside for the scratch bytes.
+    room: usize,
+    scratch: Range<usize>,
+}
+
+impl Run {
+    /// Appends a slice; `false` if there is no room for it.
+    #[inline]
+    fn append<'s>(&mut self, arena: &'s [u8], slice: &'s [u8], out: &mut Vec<IoSlice<'s>>) -> bool {
+        self.flush_scratch(arena, out);
+        if self.room == 0 {
+            return false;
+        }
+        self.room -= 1;
+        self.push(slice, out);
+        true
+    }
+
+    fn append_scratch<'s>(
+        &mut self,
+        arena: &'s [u8],
+        range: Range<usize>,
+        out: &mut Vec<IoSlice<'s>>,
+    ) -> bool {
+        if range.start == self.scratch.end && !self.scratch.is_empty() {
+            self.scratch.end = range.end;
+            return true;
+        }
+        self.flush_scratch(arena, out);
+        if self.room == 0 {
+            return false;
+        }
+        self.room -= 1;
+        self.scratch = range;
+        true
+    }
+
+    fn append_zeros<'s>(&mut self, arena: &'s [u8], mut len: u64, out: &mut Vec<IoSlice<'s>>) -> bool {
+        while len > 0 {
+            let n = len.min(ZEROS.len() as u64);
+            if !self.append(arena, &ZEROS[..n as usize], out) {
+                return false;
+            }
+            len -= n;
+        }
+        true
+    }
+
+    #[inline]
+    fn flush_scratch<'s>(&mut self, arena: &'s [u8], out: &mut Vec<IoSlice<'s>>) {
+        if !self.scratch.is_empty() {
+            let scratch = std::mem::take(&mut self.scratch);
+            self.push(&arena[scratch], out);
+        }
+    }
+
+    #[inline]
+    fn push<'s>(&mut self, slice: &'s [u8], out: &mut Vec<IoSlice<'s>>) {
+        let address = slice.as_ptr() as usize;
+        self.gathered.slices += usize::from(address != self.touching);
+        self.touching = address + slice.len();
+        self.gathered.bytes += slice.len() as u64;
+        out.push(IoSlice::new(slice));
     }
 }
 

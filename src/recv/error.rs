@@ -63,7 +63,7 @@ impl<E> RecvError<E> {
         self.kind
     }
 
-    /// Bytes of the stream that were used before.
+    /// Bytes of the stream that were used before, those that were put in front included.
     pub fn offset(&self) -> u64 {
         self.offset
     }

@@ -43,21 +43,25 @@ impl Stream {
     pub(super) fn begin<E>(&mut self, req: BodyReq) -> Result<(), RecvErrorKind<E>> {
         let BodyReq { len, total, last, place, sum } = req;
         let memory = match (place, self.unfinished.take()) {
-            (Place::Continue, Some(kept)) => kept,
+            (Place::Continue, Some(mut kept)) => {
+                if let Memory::Slabs(slabs) = &mut kept {
+                    slabs.grow_in_steps();
+                }
+                kept
+            }
             (Place::Continue, None) | (_, Some(_)) => return Err(RecvErrorKind::Stuck),
             (Place::Contiguous, None) => Memory::Contiguous { bytes: Vec::new(), filled: 0 },
             (Place::Slabs { offset }, None) => Memory::Slabs(SlabBuf::new(&self.pool, offset)),
             (Place::Target { key, at }, None) => Memory::Target { key, at },
             (Place::Discard, None) => Memory::Discard,
         };
-        let mut filling = Filling { len, left: len, total: total.max(len), last, sum, memory };
-        if let Memory::Contiguous { bytes, filled } = &mut filling.memory {
+        let filling = Filling { len, left: len, total: total.max(len), last, sum, memory };
+        if let Memory::Contiguous { filled, .. } = &filling.memory {
             let limit = self.options.contiguous;
             let total = filling.total.max(len.saturating_add(*filled as u64));
             if total > limit {
                 return Err(RecvErrorKind::BodyTooLong { len: total, limit });
             }
-            bytes.resize(*filled + len as usize, 0);
         }
         self.filling = Some(filling);
         Ok(())
@@ -106,7 +110,15 @@ impl Memory {
     ) -> usize {
         lent.room = want;
         match self {
-            Memory::Contiguous { bytes, filled } => lent.push(&mut bytes[*filled..*filled + want]),
+            Memory::Contiguous { bytes, filled } => {
+                let end = *filled + want;
+                if bytes.len() < end {
+                    // Not more than a window ahead of what has arrived, whatever length was claimed.
+                    bytes.reserve_exact(end - bytes.len());
+                    bytes.resize(end, 0);
+                }
+                lent.push(&mut bytes[*filled..end]);
+            }
             Memory::Slabs(slabs) => lent.extend(slabs.room(want)),
             Memory::Target { key, at } => {
                 let (key, at) = (*key, *at);

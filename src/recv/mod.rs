@@ -184,8 +184,10 @@ struct Stream {
     unfinished: Option<Memory>,
     /// Whether bytes of the current frame were used already.
     inside_frame: bool,
-    /// Whether the last body was a large one.
+    /// Whether the last call brought bytes of a large body.
     after_large: bool,
+    /// Bytes that were put in front.
+    unread: u64,
     eof: bool,
     dead: bool,
     slices: Vec<IoSliceMut<'static>>,
@@ -216,6 +218,7 @@ impl<T, D> Receiver<T, D> {
             unfinished: None,
             inside_frame: false,
             after_large: false,
+            unread: 0,
             eof: false,
             dead: false,
             slices: Vec::new(),
@@ -227,6 +230,7 @@ impl<T, D> Receiver<T, D> {
     /// [`unread`](Parts::unread). For use before the first receive.
     #[must_use]
     pub fn with_unread(mut self, unread: &[u8]) -> Self {
+        self.stream.unread += unread.len() as u64;
         let ahead = &mut self.stream.ahead;
         let mut bytes = ahead.bytes[ahead.start..ahead.end].to_vec();
         bytes.extend_from_slice(unread);
@@ -465,9 +469,13 @@ impl Stream {
         self.slices = recycle(slices);
         let received = received?;
         self.stats.bytes += received as u64;
-        if let Some(filling) = &mut self.filling {
-            filling.memory.landed(landed);
-            filling.left -= landed as u64;
+        match &mut self.filling {
+            Some(filling) => {
+                filling.memory.landed(landed);
+                filling.left -= landed as u64;
+            }
+            // What followed was not another large body, or its header has come.
+            None => self.after_large = false,
         }
         self.ahead.end += received - landed;
         Ok(received)
@@ -499,7 +507,7 @@ impl Stream {
     }
 
     fn error<E>(&self, kind: RecvErrorKind<E>) -> RecvError<E> {
-        RecvError::new(kind, self.stats.bytes - self.ahead.unused().len() as u64)
+        RecvError::new(kind, self.unread + self.stats.bytes - self.ahead.unused().len() as u64)
     }
 }
 

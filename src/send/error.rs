@@ -1,5 +1,6 @@
 //! Why a send failed, and how much of the message had left by then.
 
+use std::sync::Arc;
 use std::{error, fmt, io};
 
 /// A failed send. It can be cloned to everybody whom it concerns.
@@ -8,6 +9,7 @@ pub struct SendError {
     kind: SendErrorKind,
     errno: Option<i32>,
     sent: u64,
+    detail: Option<Arc<str>>,
 }
 
 /// What happened.
@@ -35,11 +37,27 @@ pub enum SendErrorKind {
     TooLong,
     /// A datagram of which the transport sent only a part.
     Truncated,
+    /// A message was revoked that had left in part, and its protocol cannot abort one on the wire.
+    Revoked,
+    /// The framer refused the message: see [`SendError::detail`].
+    NotFramed,
+    /// The queue was shut down, or nobody is left who could send.
+    ShutDown,
 }
 
 impl SendError {
-    pub(super) fn new(kind: SendErrorKind, errno: Option<i32>, sent: u64) -> Self {
-        Self { kind, errno, sent }
+    pub(crate) fn new(kind: SendErrorKind, errno: Option<i32>, sent: u64) -> Self {
+        Self { kind, errno, sent, detail: None }
+    }
+
+    /// The framer's own words for a message that it refused.
+    pub(crate) fn not_framed(error: &impl fmt::Display) -> Self {
+        Self { detail: Some(error.to_string().into()), ..Self::new(SendErrorKind::NotFramed, None, 0) }
+    }
+
+    /// The same error for another message of the stream, of which `sent` bytes had left.
+    pub(crate) fn for_message(&self, sent: u64) -> Self {
+        Self { sent, ..self.clone() }
     }
 
     /// What happened.
@@ -57,15 +75,24 @@ impl SendError {
         self.sent
     }
 
+    /// What the framer said, if it refused the message.
+    pub fn detail(&self) -> Option<&str> {
+        self.detail.as_deref()
+    }
+
     fn io_kind(&self) -> io::ErrorKind {
         match self.kind {
             SendErrorKind::Io(kind) => kind,
             SendErrorKind::WriteZero => io::ErrorKind::WriteZero,
             SendErrorKind::Deadline => io::ErrorKind::TimedOut,
-            SendErrorKind::Dead => io::ErrorKind::BrokenPipe,
+            SendErrorKind::Dead | SendErrorKind::ShutDown | SendErrorKind::Revoked => {
+                io::ErrorKind::BrokenPipe
+            }
             SendErrorKind::Overrun | SendErrorKind::Truncated => io::ErrorKind::Other,
             SendErrorKind::AnotherOpen | SendErrorKind::HalfSentElsewhere => io::ErrorKind::ResourceBusy,
-            SendErrorKind::TooManySlices | SendErrorKind::TooLong => io::ErrorKind::InvalidInput,
+            SendErrorKind::TooManySlices | SendErrorKind::TooLong | SendErrorKind::NotFramed => {
+                io::ErrorKind::InvalidInput
+            }
         }
     }
 }
@@ -91,6 +118,11 @@ impl fmt::Display for SendError {
                 f.write_str("a datagram of more slices than one call takes")?
             }
             (SendErrorKind::TooLong, _) => f.write_str("a datagram longer than the socket takes")?,
+            (SendErrorKind::Revoked, _) => f.write_str("a message that had left in part was revoked")?,
+            (SendErrorKind::NotFramed, _) => {
+                f.write_str(self.detail().unwrap_or("the message was not framed"))?
+            }
+            (SendErrorKind::ShutDown, _) => f.write_str("the queue was shut down")?,
             (SendErrorKind::Truncated, _) => f.write_str("the transport cut the datagram short")?,
         }
         write!(f, " ({} bytes of the message had left)", self.sent)

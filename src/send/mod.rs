@@ -208,43 +208,60 @@ impl<T: VectoredSend> StreamSender<T> {
     /// that message keeps its position.
     pub fn send_batch(&mut self, batch: &mut [Outgoing<'_>]) -> Result<Progress, SendError> {
         self.admit(batch)?;
-        let mut first = 0;
         let mut left = batch.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
         let mut turn = self.options.turn_bytes;
         loop {
-            while batch.get(first).is_some_and(Outgoing::is_complete) {
-                first += 1;
+            if let Some(progress) = self.step(batch, &mut left, &mut turn)? {
+                return Ok(progress);
             }
-            if first == batch.len() {
-                return Ok(Progress::Done);
+        }
+    }
+
+    /// The same, but at most one call: `None` if there is more to do at once. Whoever stops there leaves MSG_MORE set.
+    pub(crate) fn send_one_call(
+        &mut self,
+        batch: &mut [Outgoing<'_>],
+    ) -> Result<Option<Progress>, SendError> {
+        self.admit(batch)?;
+        let mut left = batch.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
+        let mut turn = u64::MAX;
+        self.step(batch, &mut left, &mut turn)
+    }
+
+    /// One call, and what follows from its result. `left` bytes of the batch have not left, `turn` bytes may in this turn.
+    fn step(
+        &mut self,
+        batch: &mut [Outgoing<'_>],
+        left: &mut u64,
+        turn: &mut u64,
+    ) -> Result<Option<Progress>, SendError> {
+        let Some(first) = batch.iter().position(|message| !message.is_complete()) else {
+            return Ok(Some(Progress::Done));
+        };
+        if *turn == 0 {
+            return Ok(Some(Progress::Budget));
+        }
+        let batch = &mut batch[first..];
+        let sent = batch[0].sent();
+        let (result, offered) = self.call(batch, *turn, *left);
+        match result {
+            Ok(0) => Err(self.die(SendErrorKind::WriteZero, None, sent)),
+            Ok(n) if n as u64 > offered => Err(self.die(SendErrorKind::Overrun, None, sent)),
+            Ok(n) => {
+                let n = n as u64;
+                self.stats.short_writes += u64::from(n < offered);
+                self.advance(batch, n);
+                (*left, *turn) = (*left - n, *turn - n);
+                Ok((*left == 0).then_some(Progress::Done))
             }
-            if turn == 0 {
-                return Ok(Progress::Budget);
-            }
-            let (result, offered) = self.call(&mut batch[first..], turn, left);
-            match result {
-                Ok(0) => return Err(self.die(SendErrorKind::WriteZero, None, batch[first].sent())),
-                Ok(n) if n as u64 > offered => {
-                    return Err(self.die(SendErrorKind::Overrun, None, batch[first].sent()));
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => match blocked(&error) {
+                Some(reason) => {
+                    self.stats.blocked += 1;
+                    Ok(Some(Progress::Blocked(reason)))
                 }
-                Ok(n) => {
-                    let n = n as u64;
-                    self.stats.short_writes += u64::from(n < offered);
-                    self.advance(&mut batch[first..], n);
-                    (left, turn) = (left - n, turn - n);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => match blocked(&error) {
-                    Some(reason) => {
-                        self.stats.blocked += 1;
-                        return Ok(Progress::Blocked(reason));
-                    }
-                    None => {
-                        let errno = error.raw_os_error();
-                        return Err(self.die(SendErrorKind::Io(error.kind()), errno, batch[first].sent()));
-                    }
-                },
-            }
+                None => Err(self.die(SendErrorKind::Io(error.kind()), error.raw_os_error(), sent)),
+            },
         }
     }
 

@@ -30,11 +30,10 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait};
 ///
 /// let window = Window::new(1 << 20, 2);
 /// let first = window.acquire(4096);
-/// let second = window.acquire(1 << 30); // waits for nothing but the requests before it to leave room
-/// # drop(first); let first = second; let second = window.try_acquire(1);
-/// # assert!(second.is_none());
-/// drop((first, second));
-/// assert_eq!(window.bytes_in_flight(), 0);
+/// assert!(window.try_acquire(1 << 30).is_none()); // the whole window: not while another is in flight
+/// drop(first);
+/// let second = window.acquire(1 << 30);
+/// assert_eq!((second.bytes(), window.bytes_in_flight()), (1 << 20, 1 << 20));
 /// ```
 #[derive(Clone)]
 pub struct Window(Arc<Shared>);
@@ -322,6 +321,9 @@ impl fmt::Debug for Permit {
 
 impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("bytes", &self.bytes).field("waiting", &self.waiter.is_some()).finish_non_exhaustive()
+        f.debug_struct("Acquire")
+            .field("bytes", &self.bytes)
+            .field("waiting", &self.waiter.is_some())
+            .finish_non_exhaustive()
     }
 }

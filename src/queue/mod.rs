@@ -1,0 +1,749 @@
+//! Many producers, one stream.
+//!
+//! ```text
+//!  push ─▶ [waiting messages] ─frame─▶ [batch: Outgoing …] ─▶ one sendmsg ─▶ tickets
+//!  push_control ─▶ [control lane] ┘      └ whoever has taken the batch is the flusher
+//! ```
+//!
+//! Messages wait, not chains: they are framed, in order, when they reach the head. Whoever finds the batch in its place
+//! may take it and flush: the pusher itself, a thread, an event loop. Replies are not this room's business: see
+//! [`window`](crate::window).
+
+mod core;
+mod push;
+mod ticket;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub use self::push::{Push, PushError};
+pub use self::ticket::{Revocation, Ticket};
+
+use self::core::{Batch, Core, Entry, Later, State, Waiting};
+use self::ticket::{Outcome, TicketId};
+use crate::chain::{Outgoing, SegmentChain};
+use crate::framer::Framer;
+use crate::send::{Blocked, Progress, SendError, SendErrorKind, SendOptions, SendStats, StreamSender};
+use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
+use crate::transport::{Interest, VectoredSend, Wait};
+use crate::window::{Permit, Window};
+
+/// A message that can wait in a queue.
+pub trait Queued: Send + 'static {
+    /// How many bytes it counts for in the queue's bounds: about its length on the wire.
+    fn bytes(&self) -> u64;
+}
+
+/// Bounds of a queue. The defaults are good; tests and measurements change them.
+#[derive(Clone, Debug)]
+pub struct QueueOptions {
+    send: SendOptions,
+    max_bytes: u64,
+    max_messages: usize,
+    control_messages: usize,
+    batch_bytes: u64,
+    turn_bytes: u64,
+    stall: Option<Duration>,
+    pushers_flush: bool,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self {
+            send: SendOptions::default(),
+            max_bytes: 64 << 20,
+            max_messages: 4096,
+            control_messages: 64,
+            batch_bytes: 1 << 20,
+            turn_bytes: 16 << 20,
+            stall: None,
+            pushers_flush: true,
+        }
+    }
+}
+
+impl QueueOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Limits of the calls. The queue has a budget of its own for a turn.
+    #[must_use]
+    pub fn send(mut self, options: SendOptions) -> Self {
+        self.send = options;
+        self
+    }
+
+    /// How many bytes and messages may be in the queue, framed ones included; 64 MiB and 4096 unless set. One message of
+    /// more bytes than all counts as all.
+    #[must_use]
+    pub fn bounds(mut self, bytes: u64, messages: usize) -> Self {
+        (self.max_bytes, self.max_messages) = (bytes, messages);
+        self
+    }
+
+    /// How many control messages may be in the queue; 64 unless set.
+    #[must_use]
+    pub fn control_messages(mut self, messages: usize) -> Self {
+        self.control_messages = messages;
+        self
+    }
+
+    /// How many bytes are framed at a time; 1 MiB unless set. A control message waits for no more than these, and one
+    /// message.
+    #[must_use]
+    pub fn batch_bytes(mut self, bytes: u64) -> Self {
+        self.batch_bytes = bytes.max(1);
+        self
+    }
+
+    /// After how many bytes a flusher hands over to another one that waits for its turn; 16 MiB unless set.
+    #[must_use]
+    pub fn turn_bytes(mut self, bytes: u64) -> Self {
+        self.turn_bytes = bytes.max(1);
+        self
+    }
+
+    /// How long the transport may take nothing before the queue gives it up; for ever unless set.
+    #[must_use]
+    pub fn stall(mut self, limit: Duration) -> Self {
+        self.stall = Some(limit);
+        self
+    }
+
+    /// Whether a push flushes if nobody else does, which it does unless set. `false` leaves it to
+    /// [`run`](SendQueue::run), [`flush`](SendQueue::flush) and [`wait`](SendQueue::wait).
+    #[must_use]
+    pub fn pushers_flush(mut self, on: bool) -> Self {
+        self.pushers_flush = on;
+        self
+    }
+}
+
+/// How a flush ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Flushed {
+    /// Nothing is left.
+    Idle,
+    /// The transport takes no more now. Flush again when it does.
+    Blocked(Blocked),
+    /// Somebody else flushes.
+    Busy,
+    /// The turn is over, and another one who waits was woken.
+    HandedOver,
+}
+
+/// A queue of messages for one stream. Clones are handles to the same queue.
+///
+/// Any number of threads push; no message is lost, torn, or overtaken by a later one of the same producer. When the last
+/// handle is dropped what has not left fails.
+///
+/// ```
+/// use std::io::Read;
+/// use std::os::unix::net::UnixStream;
+/// use bytes::Bytes;
+/// use segchain::chain::{ChainBuilder, ChainError};
+/// use segchain::framer::Framer;
+/// use segchain::queue::{Queued, SendQueue};
+/// use segchain::transport::SocketRef;
+///
+/// struct Record(Bytes);
+/// impl Queued for Record {
+///     fn bytes(&self) -> u64 {
+///         self.0.len() as u64
+///     }
+/// }
+///
+/// struct Lengths;
+/// impl Framer<Record> for Lengths {
+///     type Error = ChainError;
+///     fn overhead(&self, _: u64) -> u64 {
+///         4
+///     }
+///     fn frame<'m>(&mut self, record: Record, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
+///     where
+///         Record: 'm,
+///     {
+///         out.put_u32_be(record.0.len() as u32);
+///         out.push(record.0);
+///         out.check()
+///     }
+/// }
+///
+/// let (socket, mut peer) = UnixStream::pair()?;
+/// let queue = SendQueue::new(Lengths, SocketRef::new(socket));
+/// std::thread::scope(|scope| {
+///     for word in ["one", "two"] {
+///         let queue = queue.clone();
+///         scope.spawn(move || {
+///             let ticket = queue.push(Record(word.into())).expect("an open queue");
+///             assert_eq!(queue.wait(&ticket, None), Some(Ok(())));
+///         });
+///     }
+/// });
+/// let mut bytes = [0; 14];
+/// peer.read_exact(&mut bytes)?;
+/// assert!(bytes == *b"\0\0\0\x03one\0\0\0\x03two" || bytes == *b"\0\0\0\x03two\0\0\0\x03one");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct SendQueue<M, F, T>
+where
+    M: Queued,
+{
+    shared: Arc<Shared<M, F, T>>,
+}
+
+struct Shared<M, F, T> {
+    core: Arc<Core<M>>,
+    /// With the flusher while there is one.
+    engine: Mutex<Option<Box<Engine<M, F, T>>>>,
+    transport: std::sync::Arc<T>,
+    bulk: Window,
+    control: Window,
+    options: QueueOptions,
+}
+
+/// What only the flusher touches.
+struct Engine<M, F, T> {
+    framer: F,
+    sender: StreamSender<std::sync::Arc<T>>,
+    taken: VecDeque<Waiting<M>>,
+    /// Memory of chains that have left.
+    spare: Vec<SegmentChain<'static>>,
+}
+
+/// Control messages served before a bulk message gets its turn.
+const CONTROL_BURST: usize = 8;
+/// Chains whose memory is kept.
+const SPARE: usize = 256;
+/// Messages framed at a time.
+const BATCH_MESSAGES: usize = 256;
+
+impl<M, F, T> SendQueue<M, F, T>
+where
+    M: Queued,
+    F: Framer<M>,
+    F::Error: fmt::Display,
+    T: VectoredSend,
+{
+    /// A queue in front of a stream on which no message is half-sent.
+    pub fn new(framer: F, transport: T) -> Self {
+        Self::with_options(framer, transport, QueueOptions::default())
+    }
+
+    /// The same, with other bounds.
+    pub fn with_options(framer: F, transport: T, options: QueueOptions) -> Self {
+        let transport = std::sync::Arc::new(transport);
+        let core = Arc::new(Core::new(framer.accepts_gap()));
+        let sender = StreamSender::with_options(transport.clone(), options.send.clone());
+        let engine = Box::new(Engine { framer, sender, taken: VecDeque::new(), spare: Vec::new() });
+        let bulk = Window::new(options.max_bytes, options.max_messages);
+        let control = Window::new(u64::MAX >> 1, options.control_messages);
+        Self {
+            shared: Arc::new(Shared {
+                core,
+                engine: Mutex::new(Some(engine)),
+                transport,
+                bulk,
+                control,
+                options,
+            }),
+        }
+    }
+
+    /// Flushes until nothing is left or the transport takes no more, unless somebody else does. Never waits. For event
+    /// loops: call it when the transport is writable, and when [`poll_work`](Self::poll_work) is ready.
+    ///
+    /// # Errors
+    /// What ended the stream. Every ticket that it concerns has it too.
+    pub fn flush(&self) -> Result<Flushed, SendError> {
+        let mut state = self.shared.core.lock();
+        if let Some(death) = &state.dead {
+            return Err(death.clone());
+        }
+        let Some(batch) = state.batch.take() else { return Ok(Flushed::Busy) };
+        drop(state);
+        self.shared.turn(batch)
+    }
+
+    /// Ready when there is something to flush and nobody does, or the stream has ended. One task at a time.
+    pub fn poll_work(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.core.lock();
+        let idle = state.batch.is_some() && state.blocked.is_none();
+        if state.dead.is_some() || (idle && state.has_work()) {
+            return Poll::Ready(());
+        }
+        state.work = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Pushes unless the queue is full. Never waits.
+    ///
+    /// # Errors
+    /// The message comes back if the queue is full, closed, or its stream has ended.
+    pub fn try_push(&self, message: M) -> Result<Ticket<M>, PushError<M>> {
+        match self.shared.bulk.try_acquire(message.bytes()) {
+            Some(permit) => self.enqueue(message, permit, Lane::Bulk),
+            None => Err(PushError::new(message, self.shared.core.lock().refusal())),
+        }
+    }
+
+    /// Pushes a small message that is served before bulk ones, between two of them. Never waits.
+    ///
+    /// # Errors
+    /// As [`try_push`](Self::try_push); the control lane has a bound of its own.
+    pub fn push_control(&self, message: M) -> Result<Ticket<M>, PushError<M>> {
+        match self.shared.control.try_acquire(message.bytes()) {
+            Some(permit) => self.enqueue(message, permit, Lane::Control),
+            None => Err(PushError::new(message, self.shared.core.lock().refusal())),
+        }
+    }
+
+    /// Pushes, waiting for room as a future. Cancel safe: dropped before it is ready, it has pushed nothing.
+    pub fn push_async(&self, message: M) -> Push<M, F, T> {
+        Push::new(self.clone(), self.shared.bulk.acquire_async(message.bytes()), message)
+    }
+
+    fn enqueue(&self, message: M, permit: Permit, lane: Lane) -> Result<Ticket<M>, PushError<M>> {
+        let core = &self.shared.core;
+        let mut state = core.lock();
+        if let Some(error) = state.refusal() {
+            drop(state);
+            drop(permit);
+            return Err(PushError::new(message, Some(error)));
+        }
+        let id = state.tickets.open();
+        let waiting = Waiting { message, ticket: id, permit };
+        match lane {
+            Lane::Bulk => state.bulk.push_back(waiting),
+            Lane::Control => state.control.push_back(waiting),
+        }
+        let ticket = Ticket::new(core.clone(), id);
+        let mut later = Later::default();
+        let flush = self.shared.options.pushers_flush && state.blocked.is_none();
+        let batch = if flush { state.batch.take() } else { None };
+        if batch.is_none() {
+            later.wake_threads();
+            later.wake(state.work.take());
+        }
+        core.unlock(state, later);
+        if let Some(batch) = batch {
+            // An error reaches everybody by the tickets.
+            let _ = self.shared.turn(batch);
+        }
+        Ok(ticket)
+    }
+
+    /// Takes no more messages. What is in the queue is still sent.
+    pub fn close(&self) {
+        let mut state = self.shared.core.lock();
+        state.closed = true;
+        let mut later = Later::default();
+        later.wake_threads();
+        later.wake(state.work.take());
+        self.shared.core.unlock(state, later);
+    }
+
+    /// Ends the queue: what has not left fails with [`SendErrorKind::ShutDown`]. The stream is left as it is, in the
+    /// middle of a message maybe: close it.
+    pub fn shut_down(&self) {
+        self.shared.die(SendError::new(SendErrorKind::ShutDown, None, 0));
+    }
+
+    /// What ended the stream, if something has.
+    pub fn death(&self) -> Option<SendError> {
+        self.shared.core.lock().dead.clone()
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> &T {
+        &self.shared.transport
+    }
+
+    /// Counts of the calls, as of the last one.
+    pub fn stats(&self) -> SendStats {
+        self.shared.core.lock().stats
+    }
+
+    /// Messages in the queue, framed ones included, that have not left.
+    pub fn len(&self) -> usize {
+        self.shared.bulk.requests_in_flight() + self.shared.control.requests_in_flight()
+    }
+
+    /// Whether every message has left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tickets that somebody holds or that are not resolved.
+    pub fn live_tickets(&self) -> usize {
+        self.shared.core.lock().tickets.live()
+    }
+}
+
+impl<M, F, T> SendQueue<M, F, T>
+where
+    M: Queued,
+    F: Framer<M>,
+    F::Error: fmt::Display,
+    T: VectoredSend + Wait,
+{
+    /// Pushes, waiting for room. While it waits it flushes, or waits for the transport, if nobody else does.
+    ///
+    /// # Errors
+    /// The message comes back if the queue is closed or its stream has ended.
+    pub fn push(&self, message: M) -> Result<Ticket<M>, PushError<M>> {
+        if let Some(permit) = self.shared.bulk.try_acquire(message.bytes()) {
+            return self.enqueue(message, permit, Lane::Bulk);
+        }
+        let waker = push::nudge(&self.shared.core);
+        let mut context = Context::from_waker(&waker);
+        let mut acquire = self.shared.bulk.acquire_async(message.bytes());
+        loop {
+            // Under the lock, so that the nudge cannot come between the look and the wait.
+            let state = self.shared.core.lock();
+            if let Some(error) = state.refusal() {
+                drop(state);
+                return Err(PushError::new(message, Some(error)));
+            }
+            if let Poll::Ready(permit) = acquire.poll_acquire(&mut context) {
+                drop(state);
+                return self.enqueue(message, permit, Lane::Bulk);
+            }
+            self.drive(state, None);
+        }
+    }
+
+    /// Waits until a ticket's message has left or has failed, at most until `deadline`; `None` if the deadline passed.
+    /// While it waits it flushes, or waits for the transport, if nobody else does.
+    pub fn wait(&self, ticket: &Ticket<M>, deadline: Option<Instant>) -> Option<Result<(), SendError>> {
+        loop {
+            let mut state = self.shared.core.lock();
+            if let Some(outcome) = state.tickets.outcome(ticket.id()) {
+                drop(state);
+                return Some(match outcome {
+                    Outcome::Failed(error) => Err(error),
+                    _ => Ok(()),
+                });
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return None;
+            }
+            self.drive(state, deadline);
+        }
+    }
+
+    /// Flushes, until the queue is closed and empty: for a thread that does nothing else.
+    ///
+    /// # Errors
+    /// What ended the stream.
+    pub fn run(&self) -> Result<(), SendError> {
+        loop {
+            let state = self.shared.core.lock();
+            if let Some(death) = &state.dead {
+                return Err(death.clone());
+            }
+            if state.closed && state.batch.is_some() && !state.has_work() {
+                return Ok(());
+            }
+            self.drive(state, None);
+        }
+    }
+
+    /// Does what brings the queue on: flushes, or waits for the transport, or, if somebody else does that, for a change.
+    fn drive(&self, mut state: MutexGuard<'_, State<M>>, deadline: Option<Instant>) {
+        let left =
+            |until: Option<Instant>| until.map(|until| until.saturating_duration_since(Instant::now()));
+        let work = state.batch.is_some() && state.has_work();
+        match state.blocked {
+            None if work => {
+                drop(state);
+                // An error is told by the tickets, and found by the next look.
+                let _ = self.flush();
+            }
+            Some(reason) if work && !state.polling => {
+                state.polling = true;
+                let stalled = self.shared.stalled_until(&state);
+                drop(state);
+                let until = [deadline, stalled].into_iter().flatten().min();
+                let waited = match reason {
+                    Blocked::Full => self.shared.transport.wait(Interest::Writable, left(until)),
+                    // The socket may well be writable.
+                    Blocked::Memory => {
+                        let pause = Duration::from_millis(5);
+                        thread::sleep(left(until).map_or(pause, |left| left.min(pause)));
+                        Ok(true)
+                    }
+                };
+                let mut state = self.shared.core.lock();
+                state.polling = false;
+                let mut later = Later::default();
+                later.wake_threads();
+                match waited {
+                    // Whoever looks next flushes.
+                    Ok(true) => state.blocked = None,
+                    Ok(false) => self.shared.end_if_stalled(&mut state, &mut later),
+                    Err(error) => {
+                        let errno = error.raw_os_error();
+                        state.die(SendError::new(SendErrorKind::Io(error.kind()), errno, 0), &mut later);
+                    }
+                }
+                self.shared.core.unlock(state, later);
+            }
+            _ => {
+                state.threads += 1;
+                state.drivers += 1;
+                let mut state = wait(&self.shared.core.changed, state, left(deadline));
+                state.threads -= 1;
+                state.drivers -= 1;
+            }
+        }
+    }
+}
+
+/// Which line a message stands in.
+#[derive(Clone, Copy)]
+enum Lane {
+    Bulk,
+    Control,
+}
+
+/// One turn of a flusher: it has the batch and the engine, and gives both back.
+struct Turn<'q, M: Queued, F, T> {
+    shared: &'q Shared<M, F, T>,
+    batch: Option<Batch>,
+    engine: Option<Box<Engine<M, F, T>>>,
+}
+
+impl<M, F, T> Turn<'_, M, F, T>
+where
+    M: Queued,
+    F: Framer<M>,
+    F::Error: fmt::Display,
+    T: VectoredSend,
+{
+    fn run(mut self) -> Result<Flushed, SendError> {
+        let shared = self.shared;
+        let (Some(batch), Some(engine)) = (&mut self.batch, &mut self.engine) else {
+            return Ok(Flushed::Busy);
+        };
+        let mut turn = shared.options.turn_bytes;
+        let mut later = Later::default();
+        let mut state = shared.core.lock();
+        while state.dead.is_none() {
+            refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
+            if engine.taken.is_empty() && batch.outgoing.is_empty() {
+                if planted("idle without a look") {
+                    shared.core.unlock(state, std::mem::take(&mut later));
+                    state = shared.core.lock();
+                }
+                return self.park(state, later, Flushed::Idle);
+            }
+            shared.core.unlock(state, std::mem::take(&mut later));
+
+            let failed = engine.frame(batch);
+            let before = engine.sender.stats().bytes;
+            let progress = engine.sender.send_one_call(&mut batch.outgoing);
+            let sent = engine.sender.stats().bytes - before;
+
+            state = shared.core.lock();
+            state.blocked = None;
+            for (ticket, error, permit) in failed {
+                state.resolve(ticket, Outcome::Failed(error), &mut later);
+                later.free(permit);
+            }
+            let spare = &mut engine.spare;
+            let keep = |message: Outgoing<'static>| {
+                spare.extend(message.into_chain().filter(|_| spare.len() < SPARE));
+            };
+            state.settle(batch, keep, &mut later);
+            state.revoke_requested(batch, &mut later);
+            state.stats = engine.sender.stats();
+            turn = turn.saturating_sub(sent);
+            if sent > 0 {
+                state.stalled = None;
+            }
+            match progress {
+                Err(error) => state.die(error, &mut later),
+                Ok(Some(Progress::Blocked(reason))) => {
+                    state.stalled.get_or_insert_with(Instant::now);
+                    shared.end_if_stalled(&mut state, &mut later);
+                    if state.dead.is_none() {
+                        state.blocked = Some(reason);
+                        return self.park(state, later, Flushed::Blocked(reason));
+                    }
+                }
+                Ok(_) if turn == 0 && (state.drivers > 0 || state.work.is_some()) => {
+                    later.wake(state.work.take());
+                    return self.park(state, later, Flushed::HandedOver);
+                }
+                Ok(_) => {}
+            }
+        }
+        shared.core.unlock(state, later);
+        // Dead: dropping the turn fails what is framed.
+        drop(self);
+        let death = shared.core.lock().dead.clone();
+        Err(death.unwrap_or_else(|| SendError::new(SendErrorKind::ShutDown, None, 0)))
+    }
+
+    /// Gives engine and batch back, under the lock under which it was seen that nothing more can be done.
+    fn park(
+        mut self,
+        mut state: MutexGuard<'_, State<M>>,
+        mut later: Later<M>,
+        flushed: Flushed,
+    ) -> Result<Flushed, SendError> {
+        *lock(&self.shared.engine) = self.engine.take();
+        state.batch = self.batch.take();
+        if flushed != Flushed::Idle {
+            // Somebody may wait who can wait for the transport.
+            later.wake_threads();
+        }
+        self.shared.core.unlock(state, later);
+        Ok(flushed)
+    }
+}
+
+/// A framer or a transport that panics, and a stream that has ended, end here.
+impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
+    fn drop(&mut self) {
+        let Some(mut batch) = self.batch.take() else { return };
+        if planted("flusher leaves quietly") {
+            return;
+        }
+        let mut later = Later::default();
+        let mut state = self.shared.core.lock();
+        state.die(SendError::new(SendErrorKind::ShutDown, None, 0), &mut later);
+        state.fail(&mut batch, &mut later);
+        if let Some(engine) = &mut self.engine {
+            // Messages on their way into the framer.
+            for waiting in engine.taken.drain(..) {
+                state.resolve(
+                    waiting.ticket,
+                    Outcome::Failed(SendError::new(SendErrorKind::ShutDown, None, 0)),
+                    &mut later,
+                );
+                later.free(waiting.permit);
+            }
+        }
+        state.revokes.clear();
+        state.batch = Some(Batch::default());
+        self.shared.core.unlock(state, later);
+    }
+}
+
+/// Takes what is framed next: a few control messages, and bulk as far as the batch has room.
+fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M>>, batch_bytes: u64) {
+    let mut bytes = batch.outgoing.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
+    let mut room = BATCH_MESSAGES.saturating_sub(batch.outgoing.len());
+    let mut burst = CONTROL_BURST;
+    while bytes < batch_bytes && room > 0 {
+        let control = if burst > 0 { state.control.pop_front() } else { None };
+        let next = match control {
+            Some(control) => {
+                burst -= 1;
+                Some(control)
+            }
+            None => {
+                burst = CONTROL_BURST;
+                state.bulk.pop_front().or_else(|| state.control.pop_front())
+            }
+        };
+        let Some(next) = next else { break };
+        bytes = bytes.saturating_add(next.permit.bytes().max(1));
+        room -= 1;
+        taken.push_back(next);
+    }
+}
+
+impl<M, F, T> Engine<M, F, T>
+where
+    M: 'static,
+    F: Framer<M>,
+    F::Error: fmt::Display,
+{
+    /// Frames what was taken; returns what the framer refused.
+    fn frame(&mut self, batch: &mut Batch) -> Vec<(TicketId, SendError, Permit)> {
+        let mut failed = Vec::new();
+        while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
+            let mut out = self.spare.pop().map(SegmentChain::recycle).unwrap_or_default();
+            // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
+            batch.entries.push(Entry { ticket: Some(ticket), permit });
+            let framed = self.framer.frame(message, &mut out).map_err(refused);
+            match framed.and_then(|()| out.finish().map_err(refused)) {
+                Ok(chain) => batch.outgoing.push(Outgoing::new(chain)),
+                Err(error) => failed.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit))),
+            }
+        }
+        failed
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)]
+fn refused(error: impl fmt::Display) -> SendError {
+    SendError::not_framed(&error)
+}
+
+impl<M, F, T> Shared<M, F, T> {
+    /// A turn of whoever has taken the batch.
+    fn turn(&self, batch: Batch) -> Result<Flushed, SendError>
+    where
+        M: Queued,
+        F: Framer<M>,
+        F::Error: fmt::Display,
+        T: VectoredSend,
+    {
+        let engine = lock(&self.engine).take();
+        Turn { shared: self, batch: Some(batch), engine }.run()
+    }
+
+    /// When the stream is given up, if nothing leaves before.
+    fn stalled_until(&self, state: &State<M>) -> Option<Instant> {
+        Some(state.stalled? + self.options.stall?)
+    }
+
+    fn end_if_stalled(&self, state: &mut State<M>, later: &mut Later<M>) {
+        if self.stalled_until(state).is_some_and(|until| until <= Instant::now()) {
+            state.die(SendError::new(SendErrorKind::Deadline, None, 0), later);
+        }
+    }
+
+    fn die(&self, error: SendError) {
+        let mut later = Later::default();
+        let mut state = self.core.lock();
+        state.die(error, &mut later);
+        self.core.unlock(state, later);
+    }
+}
+
+/// The last handle is gone: nobody will ever flush what is left.
+impl<M, F, T> Drop for Shared<M, F, T> {
+    fn drop(&mut self) {
+        self.die(SendError::new(SendErrorKind::ShutDown, None, 0));
+    }
+}
+
+impl<M: Queued, F, T> Clone for SendQueue<M, F, T> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<M: Queued, F, T> fmt::Debug for SendQueue<M, F, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.core.lock();
+        f.debug_struct("SendQueue")
+            .field("bulk", &state.bulk.len())
+            .field("control", &state.control.len())
+            .field("flushing", &state.batch.is_none())
+            .field("dead", &state.dead)
+            .finish_non_exhaustive()
+    }
+}
