@@ -30,6 +30,8 @@ use crate::report::Report;
 
 /// Calls in flight.
 pub const WINDOW: usize = 16;
+/// Bytes in flight, about.
+const WINDOW_BYTES: u32 = 16 << 20;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// How long a peer may take, for a connection and for a reply.
@@ -280,6 +282,11 @@ impl Targets for Pages {
         }
         true
     }
+}
+
+/// How many calls of so many bytes may be in flight.
+pub fn window(bytes: u32) -> usize {
+    (WINDOW_BYTES / bytes.max(1)).clamp(1, WINDOW as u32) as usize
 }
 
 /// So many bytes in pages of their own, as a cache would have them.

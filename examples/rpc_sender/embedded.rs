@@ -19,7 +19,7 @@ use segchain_oncrpc::rpc::{AcceptStatus, CallHeader, ReplyHeader};
 use segchain_oncrpc::xdr::{Reader, Writer};
 use segchain_oncrpc::{Message, Pending, Record, RecordDeframer, RecordFramer};
 
-use crate::client::{Client, WINDOW, pages};
+use crate::client::{Client, pages, window};
 use crate::report::Report;
 use crate::{Result, bar};
 
@@ -35,7 +35,7 @@ pub fn run(count: u64, chunk: u32) -> Result<Report> {
     let peer = thread::spawn(move || {
         // An error that is no more than its text may cross threads.
         let (stream, _) = listener.accept().map_err(|error| error.to_string())?;
-        serve(&stream).map_err(|error| error.to_string())
+        serve(&stream, chunk).map_err(|error| error.to_string())
     });
     let mut client = Client::tcp(&address, PROGRAM, VERSION)?;
 
@@ -46,13 +46,12 @@ pub fn run(count: u64, chunk: u32) -> Result<Report> {
     let began = Instant::now();
     let mut started = 0;
     while started < count || !expected.is_empty() {
-        if started < count && expected.len() < WINDOW {
+        while started < count && expected.len() < window(chunk) {
             // Every call has other bytes, so that no digest fits two.
             stamp(&mut memory, started);
             let digest = digest(memory.iter().map(Vec::as_slice));
             expected.insert(client.start_with(DIGEST, |_| {}, memory.as_slice())?, digest);
             started += 1;
-            continue;
         }
         let answer = client.next()?;
         let results = answer.results?;
@@ -72,10 +71,11 @@ pub fn run(count: u64, chunk: u32) -> Result<Report> {
 }
 
 /// Answers calls until the client closes; returns how many.
-fn serve(stream: &TcpStream) -> Result<u64> {
+fn serve(stream: &TcpStream, chunk: u32) -> Result<u64> {
     stream.set_nodelay(true)?;
+    let deframer = RecordDeframer::new(Pending::new()).max_record(u64::from(chunk) + 4096);
     let mut sender = StreamSender::new(SocketRef::new(stream));
-    let mut receiver = Receiver::new(SocketRef::new(stream), RecordDeframer::new(Pending::new()));
+    let mut receiver = Receiver::new(SocketRef::new(stream), deframer);
     let mut served = 0;
     let mut failed = None;
     let received = receiver.receive_blocking(&mut (), None, |record| {

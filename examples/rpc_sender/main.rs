@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{Parser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use client::Client;
@@ -62,7 +62,7 @@ struct Args {
     #[arg(long, value_name = "HOST:PORT|udp:HOST:PORT|SOCKET-PATH")]
     rpcbind: Option<String>,
     /// Payload of one call, in bytes; the NFS server's own limits apply too
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 10, value_parser = value_parser!(u32).range(1..=1 << 30))]
     chunk: u32,
     /// How many calls, where there is no file that says it [default: 1000; 1 with --rpcbind]
     #[arg(long, value_name = "N")]
@@ -101,9 +101,6 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<Report> {
-    if args.chunk == 0 {
-        return Err("--chunk has to be at least 1".into());
-    }
     match (&args.rpcbind, &args.nfs) {
         (Some(peer), _) => rpcbind::run(peer, args.count.unwrap_or(1)),
         (None, Some(peer)) if args.mount.is_some() => files(args, peer),

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use segchain_oncrpc::xdr::{Reader, Writer};
 use segchain_oncrpc::{DataAt, Layout};
 
-use crate::client::{Client, WINDOW, pages};
+use crate::client::{Client, pages, window};
 use crate::{Result, bar};
 
 /// The program number of NFS.
@@ -79,14 +79,15 @@ impl Server {
         let mut memory = pages(self.write_size as usize);
         let mut verifier = None;
         while !todo.is_empty() || !in_flight.is_empty() {
-            if let Some(next) = if in_flight.len() < WINDOW { todo.pop_front() } else { None } {
+            while in_flight.len() < window(self.write_size)
+                && let Some(next) = todo.pop_front()
+            {
                 let data = fill(&mut memory, file, next)?;
                 let args = |args: &mut Writer| {
                     handle.encode(args);
                     args.u64(next.offset).u32(next.len).u32(UNSTABLE);
                 };
                 in_flight.insert(self.client.start_with(WRITE, args, data.as_slice())?, next);
-                continue;
             }
             let answer = self.client.next()?;
             let results = answer.results?;
@@ -119,7 +120,9 @@ impl Server {
         let mut in_flight = HashMap::new();
         let mut idle = Vec::new();
         while !todo.is_empty() || !in_flight.is_empty() {
-            if let Some(next) = if in_flight.len() < WINDOW { todo.pop_front() } else { None } {
+            while in_flight.len() < window(self.read_size)
+                && let Some(next) = todo.pop_front()
+            {
                 let args = |args: &mut Writer| {
                     handle.encode(args);
                     args.u64(next.offset).u32(next.len);
@@ -127,13 +130,15 @@ impl Server {
                 let memory = idle.pop().unwrap_or_else(|| pages(self.read_size as usize));
                 let xid = self.client.start_into(READ, args, Layout::Data(read_data), memory)?;
                 in_flight.insert(xid, next);
-                continue;
             }
             let answer = self.client.next()?;
             let results = answer.results?;
             let mut results = succeeded(&self.client, "READ", &results)?;
             attributes(&mut results)?;
-            let (count, eof) = (results.u32("count")?, results.bool("eof")?);
+            let (count, eof, placed) = (results.u32("count")?, results.bool("eof")?, results.u32("data")?);
+            if placed != count {
+                return Err(format!("{peer}: READ has count {count} and {placed} bytes of data").into());
+            }
             let (Some(asked), Some(memory)) = (in_flight.remove(&answer.xid), answer.pages) else { continue };
             drain(&memory, file, asked.offset, count.min(asked.len))?;
             idle.push(memory);

@@ -48,10 +48,9 @@ fn dump(mut client: Client, count: u64) -> Result<Report> {
     let mut entries = None;
     let mut same = true;
     while started < count || !in_flight.is_empty() {
-        if started < count && in_flight.len() < WINDOW {
+        while started < count && in_flight.len() < WINDOW {
             in_flight.insert(client.start(DUMP, |_| {})?);
             started += 1;
-            continue;
         }
         let answer = client.next()?;
         same &= in_flight.remove(&answer.xid);

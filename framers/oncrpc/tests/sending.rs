@@ -111,8 +111,9 @@ fn small_calls_share_a_call_and_the_framer_allocates_nothing_for_them() {
 
     let pages = pages(8);
     let page = pages.as_slice();
+    let used = batch.pop().and_then(Outgoing::into_chain).unwrap();
     let allocated = allocation_counter::measure(|| {
-        let mut out = ChainBuilder::new();
+        let mut out = used.recycle();
         framer.frame(Message::new(&head[..]).opaque(page), &mut out).unwrap();
         assert_eq!(out.finish().unwrap().len(), 4 + 40 + 4 + 8 * 4096);
     });
