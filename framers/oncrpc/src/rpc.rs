@@ -205,8 +205,8 @@ impl CallHeader {
             program: bytes.u32("program")?,
             version: bytes.u32("version")?,
             procedure: bytes.u32("procedure")?,
-            credential: Auth::decode(bytes, "credential")?,
-            verifier: Auth::decode(bytes, "verifier")?,
+            credential: Auth::credential(bytes)?,
+            verifier: Auth::verifier(bytes)?,
         })
     }
 }
@@ -262,10 +262,7 @@ impl ReplyHeader {
         word(bytes, "message type", "1 (reply)", Direction::Reply.word())?;
         let offset = bytes.offset();
         let reply = match bytes.u32("reply_stat")? {
-            0 => Reply::Accepted {
-                verifier: Auth::decode(bytes, "verifier")?,
-                status: AcceptStatus::decode(bytes)?,
-            },
+            0 => Reply::Accepted { verifier: Auth::verifier(bytes)?, status: AcceptStatus::decode(bytes)? },
             1 => Reply::Denied(RejectStatus::decode(bytes)?),
             got => return Err(Error::Value { field: "reply_stat", offset, expected: "0 or 1", got }),
         };
@@ -376,12 +373,23 @@ impl Auth {
         }
     }
 
+    fn credential(bytes: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(match Self::decode(bytes, "credential")? {
+            Self::Other { flavor: AUTH_SYS, body } => Self::Sys(AuthSys::decode(&mut Reader::new(&body))?),
+            auth => auth,
+        })
+    }
+
+    /// AUTH_SYS has no verifiers of its own (RFC 5531 appendix A): what calls itself one is not looked into.
+    fn verifier(bytes: &mut Reader<'_>) -> Result<Self, Error> {
+        Self::decode(bytes, "verifier")
+    }
+
     fn decode(bytes: &mut Reader<'_>, field: &'static str) -> Result<Self, Error> {
         let flavor = bytes.u32(field)?;
         let body = bytes.opaque(field, MAX_AUTH)?;
         Ok(match flavor {
             AUTH_NONE if body.is_empty() => Self::None,
-            AUTH_SYS => Self::Sys(AuthSys::decode(&mut Reader::new(body))?),
             _ => Self::Other { flavor, body: body.to_vec() },
         })
     }

@@ -137,6 +137,13 @@ fn credentials_are_written_and_read_up_to_their_limits() {
 }
 
 #[test]
+fn a_verifier_that_calls_itself_auth_sys_is_not_looked_into() {
+    let reply = words(&[9, 1, 0, 1, 0, 0]);
+    let header = ReplyHeader::decode(&mut Reader::new(&reply)).unwrap();
+    assert!(header.is_success());
+}
+
+#[test]
 fn values_that_a_header_cannot_have_are_named() {
     let call = |at: usize, word| {
         let mut call = [1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0];

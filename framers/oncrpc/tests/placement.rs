@@ -95,6 +95,27 @@ fn data_larger_than_its_target_is_discarded_and_the_next_record_arrives() {
     }
 }
 
+/// libnfs issues 526, 562 and 566: off by 4 in the size of a zero-copy read, four bytes too many at exactly the largest.
+#[test]
+fn data_of_sizes_around_its_targets_fits_or_is_dropped_and_never_passes_the_end() {
+    for target in [4, 3072, 4096, 65_536] {
+        for len in target - 4..=target + 4 {
+            for max in [200_000, 1000] {
+                let wire = cut_evenly(&read_reply(7, &pattern(len)), max);
+                let mut table = Table::with(7, target);
+                let got = receive(Wire::pieces(wire.chunks(1460)), expecting(&[7]), &mut table);
+                assert_eq!(
+                    (got.records.len(), got.dropped.len()),
+                    if len <= target { (1, 0) } else { (0, 1) }
+                );
+                let kept = if len <= target { len } else { 0 };
+                assert!(table.0[&7][..kept] == pattern(len)[..kept], "{len} bytes for {target}");
+                assert!(table.0[&7][kept..].iter().all(|byte| *byte == 0xee), "{len} bytes for {target}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_reply_that_nobody_waits_for_is_dropped_in_sync() {
     let unknown = read_reply(9, &pattern(100_000));

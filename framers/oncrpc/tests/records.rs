@@ -99,6 +99,16 @@ fn an_empty_record_is_an_error_and_so_is_one_below_8_bytes() {
     }
 }
 
+/// libnfs issue 158 again: a peer that never stops does not keep the turn.
+#[test]
+fn one_receive_reads_no_more_than_its_budget() {
+    let wire = cut(&call(1, &[]), &[]).repeat(1000);
+    let options = segchain::recv::RecvOptions::new().turn_bytes(440);
+    let outcome = receive_with(Wire::pieces(wire.chunks(44)), server(), &mut (), options);
+    assert_eq!(outcome.end.unwrap(), segchain::recv::Received::Budget);
+    assert_eq!(outcome.records.len(), 10);
+}
+
 #[test]
 fn a_few_empty_fragments_are_tolerated_and_many_are_not() {
     let message = call(5, &[]);
@@ -208,6 +218,22 @@ fn sizes_around_every_border_survive_framing_and_deframing() {
                 assert!(receive(Wire::pieces([&*wire]), deframer, &mut ()).end.is_err());
             }
         }
+    }
+}
+
+/// RFC 4506 section 4.10; the marker counts the pad (RFC 5531 section 11).
+#[test]
+fn an_opaque_is_padded_to_words_and_the_tail_follows_the_pad() {
+    for len in 0..=9u32 {
+        let payload = pattern(len as usize);
+        let padded = len.next_multiple_of(4);
+        let message = Message::new(&[7; 8]).opaque(&payload[..]).tail(b"tail");
+        let mut expected = words(&[0x8000_0000 | (8 + 4 + padded + 4), 0x0707_0707, 0x0707_0707, len]);
+        expected.extend_from_slice(&payload);
+        expected.resize(16 + padded as usize, 0);
+        expected.extend_from_slice(b"tail");
+        assert_eq!(framed(RecordFramer::new(), message.clone()), expected);
+        assert_eq!(framed(RecordFramer::datagram(), message), expected[4..]);
     }
 }
 
