@@ -420,7 +420,7 @@ impl<'b> ChainBuilder<'b> {
             self.segments.arena[..bytes.len()].copy_from_slice(&bytes);
             return Ok(());
         }
-        let markers = body.div_ceil(max).checked_mul(width).unwrap_or(u64::MAX);
+        let markers = body.div_ceil(max).saturating_mul(width);
         checked_len(body, markers)?;
         self.segments.fragment(width, max, marker);
         // A position moves behind the marker of its own fragment, the end of a cover only behind those before it.

@@ -97,6 +97,11 @@ impl<D: Payload> framer::Framer<Message<D>> for Framer {
         (1 + HEADER + FOOTER) as u64
     }
 
+    /// An osd accepts a gap in the numbers (measured against ceph-osd 16.2.15).
+    fn accepts_gap(&self) -> bool {
+        true
+    }
+
     fn frame<'m>(&mut self, message: Message<D>, out: &mut ChainBuilder<'m>) -> Result<(), Error>
     where
         Message<D>: 'm,
@@ -178,11 +183,48 @@ fn encode(header: &Header, seq: u64) -> [u8; HEADER] {
     wire
 }
 
+/// Either of what a connection sends: for a queue, which has messages of one type.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Outbound<D> {
+    /// A message.
+    Message(Message<D>),
+    /// What travels between messages.
+    Control(Control),
+}
+
+impl<D: Payload> framer::Framer<Outbound<D>> for Framer {
+    type Error = Error;
+
+    fn overhead(&self, len: u64) -> u64 {
+        framer::Framer::<Message<D>>::overhead(self, len)
+    }
+
+    fn accepts_gap(&self) -> bool {
+        framer::Framer::<Message<D>>::accepts_gap(self)
+    }
+
+    fn frame<'m>(&mut self, message: Outbound<D>, out: &mut ChainBuilder<'m>) -> Result<(), Error>
+    where
+        Outbound<D>: 'm,
+    {
+        match message {
+            Outbound::Message(message) => self.frame(message, out),
+            Outbound::Control(control) => self.frame(control, out),
+        }
+    }
+}
+
 impl framer::Framer<Control> for Framer {
     type Error = Error;
 
     fn overhead(&self, _: u64) -> u64 {
         9
+    }
+
+    /// A control frame has no number.
+    fn accepts_gap(&self) -> bool {
+        true
     }
 
     fn frame<'m>(&mut self, message: Control, out: &mut ChainBuilder<'m>) -> Result<(), Error>

@@ -17,7 +17,7 @@ pub mod handshake;
 
 pub use self::deframe::{Deframer, Frame};
 pub use self::error::{Error, Field};
-pub use self::frame::{Control, Framer, Stamp};
+pub use self::frame::{Control, Framer, Outbound, Stamp};
 
 use crate::features;
 use crate::osd;
