@@ -1076,3 +1076,22 @@ proptest! {
         prop_assert_eq!(&written_through(whole.buf(at as u64), max_slices, |_| max_bytes as usize), &expected[at..]);
     }
 }
+
+/// A `Buf` that breaks its contract: opendal 8063 and its kind.
+#[test]
+fn a_buf_that_hides_its_bytes_is_a_mistake_and_not_a_short_message() {
+    struct Hidden;
+    impl Buf for Hidden {
+        fn remaining(&self) -> usize {
+            7
+        }
+        fn chunk(&self) -> &[u8] {
+            &[]
+        }
+        fn advance(&mut self, _: usize) {}
+    }
+    let mut out = ChainBuilder::new();
+    out.put(b"head");
+    out.push_buf(Hidden);
+    assert_eq!(out.finish().err(), Some(ChainError::EmptyChunk { position: 4, remaining: 7 }));
+}

@@ -257,6 +257,7 @@ impl<'b> ChainBuilder<'b> {
             // Chunk by chunk: a buffer's own vectored view may be wrong about order or length (bytes 701, opendal 8063).
             let len = buf.chunk().len();
             if len == 0 {
+                self.fail(ChainError::EmptyChunk { position: self.len, remaining: buf.remaining() as u64 });
                 break;
             }
             self.push(buf.copy_to_bytes(len));

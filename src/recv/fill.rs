@@ -123,6 +123,9 @@ impl Memory {
             Memory::Target { key, at } => {
                 let (key, at) = (*key, *at);
                 if !targets.lend(key, at, want, lent) || lent.room == want {
+                    // What was lent before the table changed its mind is not written to.
+                    lent.slices.clear();
+                    lent.room = want;
                     *self = Memory::Lost { key };
                 }
             }
