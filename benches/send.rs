@@ -37,7 +37,7 @@ fn frame_and_send(criterion: &mut Criterion) {
                 out.put(&[9; 21]);
                 let mut message = Outgoing::new(out.finish().expect("a good chain"));
                 let progress = sender.send(&mut message).expect("sent");
-                black_box(progress);
+                let _ = black_box(progress);
                 recycled = message.into_chain();
             });
         });
@@ -67,7 +67,7 @@ fn frame_seal_and_send(criterion: &mut Criterion) {
                 out.slot(data..footer, Crc32c::raw(0), footer.at(8, 4));
                 let mut message = Outgoing::new(out.finish().expect("a good chain"));
                 let progress = sender.send(&mut message).expect("sent");
-                black_box(progress);
+                let _ = black_box(progress);
                 recycled = message.into_chain();
             });
         });

@@ -308,7 +308,7 @@ mod tests {
     fn slabs_go_back_to_the_pool_when_the_last_part_is_dropped() {
         let pool = SlabPool::new(2);
         let mut buf = SlabBuf::new(&pool, 0);
-        fill(&mut buf, &[1; 3 * SLAB], SLAB);
+        fill(&mut buf, &vec![1; 3 * SLAB], SLAB);
         assert_eq!((pool.free(), pool.live()), (0, 3));
         let mut parts = buf.into_parts();
         let kept = parts.pop().map(|part| part.slice(..10));

@@ -59,10 +59,14 @@ struct State {
     ask: Option<Ask>,
     bytes: Option<Vec<u8>>,
     line: Option<Result<Vec<u8>, LineTooLong>>,
-    expected: Option<Option<u64>>,
+    expected: Option<Expected>,
     filled: Option<Filled>,
     awaiting: &'static str,
 }
+
+/// How many bytes a target takes, if it is there.
+#[derive(Debug)]
+struct Expected(Option<u64>);
 
 #[derive(Debug)]
 enum Ask {
@@ -108,7 +112,7 @@ impl Wire {
 
     /// How many bytes a target takes: see [`Targets::expect`].
     pub async fn expect(&mut self, key: u64) -> Option<u64> {
-        self.ask(Ask::Expected(key), |state| state.expected.take()).await
+        self.ask(Ask::Expected(key), |state| state.expected.take()).await.0
     }
 
     /// The next bytes as a body, or as a piece of one.
@@ -135,7 +139,7 @@ where
     type Frame<'h> = F;
     type Error = E;
 
-    fn decode<'h>(&mut self, head: &'h [u8], targets: &mut dyn Targets) -> Result<Step<F>, E> {
+    fn decode(&mut self, head: &[u8], targets: &mut dyn Targets) -> Result<Step<F>, E> {
         let mut used = 0;
         if self.reading.is_none() && head.is_empty() {
             return Ok(Step::Need(1));
@@ -163,7 +167,7 @@ where
                     }
                     Err(error) => state.line = Some(Err(error)),
                 },
-                Some(Ask::Expected(key)) => state.expected = Some(targets.expect(key)),
+                Some(Ask::Expected(key)) => state.expected = Some(Expected(targets.expect(key))),
                 Some(Ask::Body(req)) => return Ok(Step::Body { head: used, req }),
                 None => {}
             }

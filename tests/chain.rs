@@ -337,6 +337,18 @@ fn slots_that_depend_on_themselves_by_a_detour_are_found() {
     }
 }
 
+/// The checksum of nothing depends on nothing, wherever that nothing is.
+#[test]
+fn an_empty_cover_inside_of_a_value_needs_no_value() {
+    let mut out = ChainBuilder::new();
+    let all = out.put(&[9; 12]);
+    out.slot(all.at(10, 0)..all.at(10, 0), Crc32c::raw(7), all.at(0, 4));
+    out.slot(all.at(0, 0)..all.at(4, 0), Crc32c::raw(0), all.at(8, 4));
+    let wire = out.finish().unwrap().seal_all().to_vec();
+    assert_eq!(wire[..4], 7u32.to_le_bytes());
+    assert_eq!(wire[8..], crc32c_raw(&7u32.to_le_bytes()));
+}
+
 #[test]
 fn more_slots_than_the_most_are_refused() {
     let slots = |count: usize| {
@@ -971,6 +983,10 @@ fn build<'m>(
         marks.push((mark, start));
     }
     marks.push((out.here(), naive.len()));
+    // In any order: which value is needed first is the chain's business.
+    for index in (1..wanted.len()).rev() {
+        wanted.swap(index, random.below(index + 1));
+    }
     let mut slots = Vec::new();
     let mut same_kind = true;
     for (kind, from, to, at, position) in wanted {
@@ -1059,4 +1075,23 @@ proptest! {
         let whole = head.append(tail).expect("short enough").into_owned();
         prop_assert_eq!(&written_through(whole.buf(at as u64), max_slices, |_| max_bytes as usize), &expected[at..]);
     }
+}
+
+/// A `Buf` that breaks its contract: opendal 8063 and its kind.
+#[test]
+fn a_buf_that_hides_its_bytes_is_a_mistake_and_not_a_short_message() {
+    struct Hidden;
+    impl Buf for Hidden {
+        fn remaining(&self) -> usize {
+            7
+        }
+        fn chunk(&self) -> &[u8] {
+            &[]
+        }
+        fn advance(&mut self, _: usize) {}
+    }
+    let mut out = ChainBuilder::new();
+    out.put(b"head");
+    out.push_buf(Hidden);
+    assert_eq!(out.finish().err(), Some(ChainError::EmptyChunk { position: 4, remaining: 7 }));
 }

@@ -88,7 +88,12 @@ fn keep(frame: Frame<'_>) -> Kept {
     match frame {
         Frame::Borrowed(bytes) => Kept::Bytes(BORROWED, bytes.to_vec()),
         Frame::Contiguous(bytes) => Kept::Bytes(CONTIGUOUS, bytes.to_vec()),
-        Frame::Slabs(slabs) => Kept::Bytes(SLABS, slabs.parts().collect::<Vec<_>>().concat()),
+        Frame::Slabs(slabs) => {
+            let bytes = slabs.parts().collect::<Vec<_>>().concat();
+            assert_eq!(slabs.len(), bytes.len() as u64);
+            assert!(slabs.into_parts().concat() == bytes);
+            Kept::Bytes(SLABS, bytes)
+        }
         Frame::Target { key, whole } => Kept::Target { key, whole },
     }
 }
@@ -1083,6 +1088,37 @@ fn a_target_that_is_gone_is_not_asked_again() {
             let cut = gone_at as usize;
             assert!(bytes[..cut] == body(3000)[..cut] && bytes[cut..] == vec![0; 3000 - cut], "{gone_at}");
         }
+    }
+}
+
+/// Pushes, and then says no.
+struct Undecided(Vec<u8>);
+
+impl Targets for Undecided {
+    fn expect(&mut self, _: u64) -> Option<u64> {
+        Some(u64::MAX)
+    }
+
+    fn lend<'a>(&'a mut self, _: u64, _: u64, _: usize, out: &mut LentSlices<'a>) -> bool {
+        out.push(&mut self.0);
+        false
+    }
+}
+
+#[test]
+fn memory_that_was_lent_with_a_no_is_not_written_to() {
+    let stream = [frame(TARGET, 1, &body(3000)), frame(BORROWED, 0, b"next")].concat();
+    for steps in [&[][..], &[Give(HEADER), Again], &[Give(50), Again]] {
+        let script = ScriptedRecv::new(&stream, steps.iter().copied());
+        let options = RecvOptions::new().read_ahead(64).window(4096);
+        let mut receiver = Receiver::with_options(&script, Sorts::default(), options, SlabPool::default());
+        let mut undecided = Undecided(vec![0; 3000]);
+        let mut kept = Vec::new();
+        while kept.len() < 2 {
+            kept.extend(receive_all(&mut receiver, &mut undecided).0);
+        }
+        assert_eq!(kept, [Kept::Target { key: 1, whole: false }, Kept::Bytes(BORROWED, b"next".to_vec())]);
+        assert!(undecided.0 == [0; 3000]);
     }
 }
 

@@ -1079,6 +1079,25 @@ fn a_marker_or_header_or_trailer_never_leaves_alone() {
     }
 }
 
+/// The payload is one slice here: it is cut in two, so that the trailer has company.
+#[test]
+fn a_byte_limit_at_or_inside_the_trailer_leaves_payload_with_it() {
+    let page = vec![vec![1u8; 10]];
+    for max_bytes in 9..=18 {
+        for digest in [false, true] {
+            let script = ScriptedSend::new([]).caps(MAX_SLICES, max_bytes);
+            script.expect_flush(18);
+            script.expect_frames(&[Shape::new(4, 10, 4)]);
+            let options = SendOptions::new().max_bytes(max_bytes);
+            let mut sender = StreamSender::with_options(&script, options);
+            let mut out = ChainBuilder::new();
+            out.copy_below(0);
+            let mut outgoing = Outgoing::new(framed(out, 4, &page, 4, digest));
+            assert_eq!(sender.send(&mut outgoing), Ok(Progress::Done), "{max_bytes} bytes a call");
+        }
+    }
+}
+
 #[test]
 fn sealing_window_by_window_never_leaves_header_or_trailer_alone() {
     for kib in [1, 2047, 2048, 2049, 2560, 3000, 3071, 3072, 3073, 5000, 16384] {

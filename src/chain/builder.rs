@@ -257,6 +257,7 @@ impl<'b> ChainBuilder<'b> {
             // Chunk by chunk: a buffer's own vectored view may be wrong about order or length (bytes 701, opendal 8063).
             let len = buf.chunk().len();
             if len == 0 {
+                self.fail(ChainError::EmptyChunk { position: self.len, remaining: buf.remaining() as u64 });
                 break;
             }
             self.push(buf.copy_to_bytes(len));
@@ -420,7 +421,7 @@ impl<'b> ChainBuilder<'b> {
             self.segments.arena[..bytes.len()].copy_from_slice(&bytes);
             return Ok(());
         }
-        let markers = body.div_ceil(max).checked_mul(width).unwrap_or(u64::MAX);
+        let markers = body.div_ceil(max).saturating_mul(width);
         checked_len(body, markers)?;
         self.segments.fragment(width, max, marker);
         // A position moves behind the marker of its own fragment, the end of a cover only behind those before it.

@@ -73,6 +73,13 @@ pub enum ChainError {
     },
     /// A fragment size of 0, or padding to a multiple of 0.
     Zero,
+    /// A `Buf` that has bytes left and shows none of them.
+    EmptyChunk {
+        /// Where they would have gone.
+        position: u64,
+        /// How many it says are left.
+        remaining: u64,
+    },
 }
 
 impl fmt::Display for ChainError {
@@ -98,6 +105,9 @@ impl fmt::Display for ChainError {
             Self::SlotCycle { position } => write!(f, "slot at {position} depends on its own value"),
             Self::TooManySlots => write!(f, "more than {} slots", super::ChainBuilder::MAX_SLOTS),
             Self::FragmentNotFirst { len } => write!(f, "fragment() after {len} bytes, it must come first"),
+            Self::EmptyChunk { position, remaining } => {
+                write!(f, "at {position}: a Buf with {remaining} bytes left shows none of them")
+            }
             Self::Zero => f.write_str("fragments or padding of size 0"),
         }
     }

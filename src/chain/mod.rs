@@ -138,11 +138,13 @@ impl<'b> SegmentChain<'b> {
         let before = out.len();
         let gathered = self.segments.gather(from, to, max_slices, out);
         let end = from + gathered.bytes;
-        if gathered.bytes > 0 && end < self.len() && end >= self.notes.payload.end {
-            if let Some(earlier) = self.cut_before_trailer(from) {
-                out.truncate(before);
-                return self.segments.gather(from, earlier, max_slices, out);
-            }
+        if gathered.bytes > 0
+            && end < self.len()
+            && end >= self.notes.payload.end
+            && let Some(earlier) = self.cut_before_trailer(from)
+        {
+            out.truncate(before);
+            return self.segments.gather(from, earlier, max_slices, out);
         }
         gathered
     }

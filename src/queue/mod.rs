@@ -24,7 +24,7 @@ pub use self::ticket::{Revocation, Ticket};
 
 use self::core::{Batch, Core, Entry, Later, State, Waiting};
 use self::ticket::{Outcome, TicketId};
-use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
+use crate::chain::{Outgoing, SegmentChain};
 use crate::framer::Framer;
 use crate::send::{Blocked, Progress, SendError, SendErrorKind, SendOptions, SendStats, StreamSender};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
@@ -543,7 +543,7 @@ where
                     shared.core.unlock(state, std::mem::take(&mut later));
                     state = shared.core.lock();
                 }
-                return self.park(state, later, Flushed::Idle);
+                return Ok(self.park(state, later, Flushed::Idle));
             }
             shared.core.unlock(state, std::mem::take(&mut later));
 
@@ -576,12 +576,12 @@ where
                     shared.end_if_stalled(&mut state, &mut later);
                     if state.dead.is_none() {
                         state.blocked = Some(reason);
-                        return self.park(state, later, Flushed::Blocked(reason));
+                        return Ok(self.park(state, later, Flushed::Blocked(reason)));
                     }
                 }
                 Ok(_) if turn == 0 && (state.drivers > 0 || state.work.is_some()) => {
                     later.wake(state.work.take());
-                    return self.park(state, later, Flushed::HandedOver);
+                    return Ok(self.park(state, later, Flushed::HandedOver));
                 }
                 Ok(_) => {}
             }
@@ -594,12 +594,7 @@ where
     }
 
     /// Gives engine and batch back, under the lock under which it was seen that nothing more can be done.
-    fn park(
-        mut self,
-        mut state: MutexGuard<'_, State<M>>,
-        mut later: Later<M>,
-        flushed: Flushed,
-    ) -> Result<Flushed, SendError> {
+    fn park(mut self, mut state: MutexGuard<'_, State<M>>, mut later: Later<M>, flushed: Flushed) -> Flushed {
         *lock(&self.shared.engine) = self.engine.take();
         state.batch = self.batch.take();
         if flushed != Flushed::Idle {
@@ -607,7 +602,7 @@ where
             later.wake_threads();
         }
         self.shared.core.unlock(state, later);
-        Ok(flushed)
+        flushed
     }
 }
 
@@ -646,15 +641,12 @@ fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M
     let mut burst = CONTROL_BURST;
     while bytes < batch_bytes && room > 0 {
         let control = if burst > 0 { state.control.pop_front() } else { None };
-        let next = match control {
-            Some(control) => {
-                burst -= 1;
-                Some(control)
-            }
-            None => {
-                burst = CONTROL_BURST;
-                state.bulk.pop_front().or_else(|| state.control.pop_front())
-            }
+        let next = if let Some(control) = control {
+            burst -= 1;
+            Some(control)
+        } else {
+            burst = CONTROL_BURST;
+            state.bulk.pop_front().or_else(|| state.control.pop_front())
         };
         let Some(next) = next else { break };
         bytes = bytes.saturating_add(next.permit.bytes().max(1));

@@ -234,12 +234,11 @@ impl<M> Future for Ticket<M> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.core.lock();
-        match state.tickets.outcome(self.id) {
-            Some(outcome) => Poll::Ready(outcome.into_result()),
-            None => {
-                state.tickets.set_waker(self.id, context.waker());
-                Poll::Pending
-            }
+        if let Some(outcome) = state.tickets.outcome(self.id) {
+            Poll::Ready(outcome.into_result())
+        } else {
+            state.tickets.set_waker(self.id, context.waker());
+            Poll::Pending
         }
     }
 }

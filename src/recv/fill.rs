@@ -55,14 +55,13 @@ impl Stream {
             (Place::Target { key, at }, None) => Memory::Target { key, at },
             (Place::Discard, None) => Memory::Discard,
         };
-        let mut filling = Filling { len, left: len, total: total.max(len), last, sum, memory };
-        if let Memory::Contiguous { bytes, filled } = &mut filling.memory {
+        let filling = Filling { len, left: len, total: total.max(len), last, sum, memory };
+        if let Memory::Contiguous { filled, .. } = &filling.memory {
             let limit = self.options.contiguous;
             let total = filling.total.max(len.saturating_add(*filled as u64));
             if total > limit {
                 return Err(RecvErrorKind::BodyTooLong { len: total, limit });
             }
-            bytes.resize(*filled + len as usize, 0);
         }
         self.filling = Some(filling);
         Ok(())
@@ -111,11 +110,22 @@ impl Memory {
     ) -> usize {
         lent.room = want;
         match self {
-            Memory::Contiguous { bytes, filled } => lent.push(&mut bytes[*filled..*filled + want]),
+            Memory::Contiguous { bytes, filled } => {
+                let end = *filled + want;
+                if bytes.len() < end {
+                    // Not more than a window ahead of what has arrived, whatever length was claimed.
+                    bytes.reserve_exact(end - bytes.len());
+                    bytes.resize(end, 0);
+                }
+                lent.push(&mut bytes[*filled..end]);
+            }
             Memory::Slabs(slabs) => lent.extend(slabs.room(want)),
             Memory::Target { key, at } => {
                 let (key, at) = (*key, *at);
                 if !targets.lend(key, at, want, lent) || lent.room == want {
+                    // What was lent before the table changed its mind is not written to.
+                    lent.slices.clear();
+                    lent.room = want;
                     *self = Memory::Lost { key };
                 }
             }

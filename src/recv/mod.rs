@@ -174,6 +174,7 @@ pub struct Receiver<T, D> {
 }
 
 /// All of a receiver but what differs from protocol to protocol.
+#[allow(clippy::struct_excessive_bools)] // four independent facts
 struct Stream {
     options: RecvOptions,
     stats: RecvStats,

@@ -103,24 +103,24 @@ impl fmt::Display for SendError {
             (SendErrorKind::Io(_), Some(errno)) => write!(f, "{}", io::Error::from_raw_os_error(errno))?,
             (SendErrorKind::Io(kind), None) => write!(f, "{kind}")?,
             (SendErrorKind::WriteZero, _) => {
-                f.write_str("the transport took none of the bytes it was offered")?
+                f.write_str("the transport took none of the bytes it was offered")?;
             }
             (SendErrorKind::Overrun, _) => {
-                f.write_str("the transport claims more bytes than it was offered")?
+                f.write_str("the transport claims more bytes than it was offered")?;
             }
             (SendErrorKind::Deadline, _) => f.write_str("the deadline passed")?,
             (SendErrorKind::AnotherOpen, _) => f.write_str("another message is half-sent on this stream")?,
             (SendErrorKind::HalfSentElsewhere, _) => {
-                f.write_str("the message is half-sent on another stream")?
+                f.write_str("the message is half-sent on another stream")?;
             }
             (SendErrorKind::Dead, _) => f.write_str("the stream ended before")?,
             (SendErrorKind::TooManySlices, _) => {
-                f.write_str("a datagram of more slices than one call takes")?
+                f.write_str("a datagram of more slices than one call takes")?;
             }
             (SendErrorKind::TooLong, _) => f.write_str("a datagram longer than the socket takes")?,
             (SendErrorKind::Revoked, _) => f.write_str("a message that had left in part was revoked")?,
             (SendErrorKind::NotFramed, _) => {
-                f.write_str(self.detail().unwrap_or("the message was not framed"))?
+                f.write_str(self.detail().unwrap_or("the message was not framed"))?;
             }
             (SendErrorKind::ShutDown, _) => f.write_str("the queue was shut down")?,
             (SendErrorKind::Truncated, _) => f.write_str("the transport cut the datagram short")?,

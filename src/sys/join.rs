@@ -30,7 +30,7 @@ pub(super) fn with_iovecs<R>(bufs: &[IoSlice<'_>], f: impl FnOnce(&[libc::iovec]
             match joined.last_mut() {
                 Some(last) if touch(&bufs[index - 1], buf) => last.iov_len += buf.len(),
                 _ => {
-                    joined.push(libc::iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: buf.len() })
+                    joined.push(libc::iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: buf.len() });
                 }
             }
         }

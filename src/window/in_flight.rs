@@ -25,7 +25,8 @@ pub struct InFlight<T, R, E> {
     shared: Arc<Shared<T, R, E>>,
 }
 
-type Ended<T, R, E> = (T, Result<R, Failure<E>>);
+/// A request that has ended: the caller's value, and the reply or why there is none.
+pub type Ended<T, R, E> = (T, Result<R, Failure<E>>);
 
 struct Shared<T, R, E> {
     state: Mutex<State<T, R, E>>,
@@ -99,7 +100,7 @@ impl<T, R, E> InFlight<T, R, E> {
 
     /// Waits until a request has ended, at most until `deadline`, and returns what became of it; `None` if there is none
     /// left, or the deadline passed.
-    pub fn wait_one(&self, deadline: Option<Instant>) -> Option<(T, Result<R, Failure<E>>)> {
+    pub fn wait_one(&self, deadline: Option<Instant>) -> Option<Ended<T, R, E>> {
         let mut state = lock(&self.shared.state);
         loop {
             if let Some(ended) = state.ended.pop_front() {
@@ -116,7 +117,7 @@ impl<T, R, E> InFlight<T, R, E> {
     }
 
     /// The same for a task: ready with `None` if no request is left. One task at a time.
-    pub fn poll_one(&self, context: &mut Context<'_>) -> Poll<Option<(T, Result<R, Failure<E>>)>> {
+    pub fn poll_one(&self, context: &mut Context<'_>) -> Poll<Option<Ended<T, R, E>>> {
         let mut state = lock(&self.shared.state);
         match state.ended.pop_front() {
             None if state.started > 0 => {

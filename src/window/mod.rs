@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-pub use self::in_flight::{Failure, InFlight, Partial, Request};
+pub use self::in_flight::{Ended, Failure, InFlight, Partial, Request};
 
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait};
 
@@ -277,10 +277,10 @@ impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(id) = self.waiter else { return };
         let mut state = self.window.lock();
-        if let Some(index) = state.waiters.iter().position(|waiter| waiter.id == id) {
-            if let Some(Waiter { granted: true, bytes, .. }) = state.waiters.remove(index) {
-                state.give_back(bytes);
-            }
+        if let Some(index) = state.waiters.iter().position(|waiter| waiter.id == id)
+            && let Some(Waiter { granted: true, bytes, .. }) = state.waiters.remove(index)
+        {
+            state.give_back(bytes);
         }
         // Whoever is first now may fit where the one that left did not.
         self.window.grant(state);

@@ -26,6 +26,8 @@ pub enum SendStep {
     All,
     /// Takes the first slice only, as a writer without a vectored method does.
     FirstSlice,
+    /// Takes everything after so long, during which nobody else may call.
+    Slow(Duration),
     /// EAGAIN.
     Again,
     /// EINTR.
@@ -386,6 +388,10 @@ impl SendState {
         let step = self.step();
         let result = match step {
             SendStep::All => Ok(offered),
+            SendStep::Slow(time) => {
+                thread::sleep(time);
+                Ok(offered)
+            }
             SendStep::Accept(n) => Ok(offered.min(n.max(1) as u64)),
             SendStep::FirstSlice => Ok(bufs[0].len() as u64),
             SendStep::Again => Err(io::Error::from_raw_os_error(libc::EAGAIN)),

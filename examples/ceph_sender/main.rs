@@ -1,0 +1,206 @@
+//! Writes objects to a Ceph osd, as fast as one connection goes, and shows what it took.
+//!
+//! ```text
+//! cargo run --release --example ceph_sender                       an embedded peer in the same process
+//! cargo run --release --example ceph_sender -- --osd 127.0.0.1:6801 --nonce 7 --epoch 9 --pool 1
+//! ```
+//!
+//! `client.rs` is what to copy: the handshake, sending without waiting for each reply, and reading into pages of one's own.
+//! `peer.rs` is the other side, made of the same crate's receiving half. Here are the flags and the table.
+
+mod client;
+mod pages;
+mod peer;
+mod report;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use segchain_ceph::osd::{Op, Request};
+use segchain_ceph::v1;
+use sha2::{Digest, Sha256};
+
+use self::client::Client;
+use self::pages::Pages;
+use self::peer::Peer;
+use self::report::Report;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Writes objects to a Ceph osd over messenger version 1.
+#[derive(Parser)]
+#[command(version)]
+struct Flags {
+    /// Send to this osd (messenger v1, auth none); without it an embedded peer is started.
+    #[arg(long, value_name = "HOST:PORT", requires = "epoch", requires = "pool")]
+    osd: Option<SocketAddr>,
+    /// The nonce of the osd's address (`ceph osd dump`): refuse to talk to another one.
+    #[arg(long, value_name = "N", requires = "osd")]
+    nonce: Option<u32>,
+    /// The epoch of the osd map.
+    #[arg(long, value_name = "E", requires = "osd")]
+    epoch: Option<u32>,
+    /// The number of the pool, which has one placement group.
+    #[arg(long, value_name = "P", requires = "osd")]
+    pool: Option<u64>,
+    /// Write a file as this object, read it back and compare.
+    #[arg(long, value_name = "NAME", requires = "input")]
+    object: Option<String>,
+    /// The file.
+    #[arg(long, value_name = "FILE", requires = "object")]
+    input: Option<PathBuf>,
+    /// How many objects to write.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    count: u64,
+    /// Bytes of each object.
+    #[arg(long, value_name = "BYTES", default_value_t = 65536)]
+    size: u32,
+    /// Bytes of each of the scattered pages that an object is made of.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    page: u32,
+    /// Send no checksums of data (Ceph's ms_crc_data = false).
+    #[arg(long)]
+    no_crc: bool,
+    /// Use names that are too long: the osd receives and checks everything and refuses it, so that no store is measured.
+    #[arg(long)]
+    null: bool,
+    /// Print one JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let flags = match Flags::try_parse() {
+        Ok(flags) => flags,
+        Err(error) if error.use_stderr() => {
+            // The first paragraph says what is wrong, the rest is help.
+            let text = error.to_string();
+            let words: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+            eprintln!("{}", words.join(" "));
+            return ExitCode::from(2);
+        }
+        Err(help) => help.exit(),
+    };
+    match run(&flags) {
+        Ok(report) => {
+            if flags.json {
+                println!("{}", report.json());
+            } else {
+                println!("{report}");
+            }
+            match report.fault() {
+                None => ExitCode::SUCCESS,
+                Some(fault) => {
+                    eprintln!("error: {fault}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Flags) -> Result<Report, Failure> {
+    let embedded = match flags.osd {
+        Some(_) => None,
+        None => Some(Peer::start().map_err(|error| format!("the embedded peer does not start: {error}"))?),
+    };
+    let address = match (&embedded, flags.osd) {
+        (_, Some(address)) => address,
+        (Some(peer), None) => peer.address(),
+        (None, None) => unreachable!("without --osd there is an embedded peer"),
+    };
+    let nonce = if embedded.is_some() { Some(peer::NONCE) } else { flags.nonce };
+    let options = v1::Options::new().crc_data(!flags.no_crc).front_limit(client::FRONT_LIMIT);
+    let mut client = Client::connect(address, nonce, options)?;
+
+    let mut report = match (&flags.object, &flags.input) {
+        (Some(object), Some(input)) => transfer(flags, &mut client, object, input)?,
+        _ => load(flags, &mut client)?,
+    };
+    report.peer = flags.osd.map_or("embedded".into(), |address| address.to_string());
+    drop(client);
+    if let Some(peer) = embedded {
+        let digest = peer.finish()?;
+        report.checksum_ok &= flags.null || digest == report.digest;
+    }
+    Ok(report)
+}
+
+/// Writes objects without waiting for the reply to each.
+fn load(flags: &Flags, client: &mut Client) -> Result<Report, Failure> {
+    let pages = Pages::scattered(flags.size as usize, flags.page as usize);
+    let mut digest = Sha256::new();
+    if flags.osd.is_none() && !flags.null {
+        for number in 0..flags.count {
+            pages.object(number).iter().for_each(|page| digest.update(page));
+        }
+    }
+    if flags.null {
+        client.expect_result(client::NAME_TOO_LONG);
+    }
+
+    let bar = progress_bar(flags.count);
+    let (sent, received) = (client.send_stats(), client.recv_stats());
+    let begin = Instant::now();
+    for number in 0..flags.count {
+        // `osd_max_object_name_len` has to be below 120 for a null operation.
+        let name = if flags.null { format!("{number:0>120}") } else { format!("segchain-{number}") };
+        client.send(&request(flags, &name, Op::write_full(flags.size)), &*pages.object(number))?;
+        bar.set_position(client.answered());
+    }
+    client.wait_for_all(|answered| bar.set_position(answered))?;
+    let seconds = begin.elapsed();
+    bar.finish_and_clear();
+
+    let mut report = Report::new(client, sent, received, seconds);
+    report.payload_bytes = flags.count * u64::from(flags.size);
+    report.digest = digest.finalize().into();
+    Ok(report)
+}
+
+/// Writes a file as one object and reads it back.
+fn transfer(flags: &Flags, client: &mut Client, name: &str, input: &PathBuf) -> Result<Report, Failure> {
+    let file = std::fs::read(input).map_err(|error| format!("cannot read {}: {error}", input.display()))?;
+    let len = u32::try_from(file.len()).ok().filter(|len| *len <= client::DATA_LIMIT);
+    let len = len.ok_or(format!(
+        "{} has {} bytes, the limit is {}",
+        input.display(),
+        file.len(),
+        client::DATA_LIMIT
+    ))?;
+    let page = flags.page as usize;
+    let pages: Vec<&[u8]> = file.chunks(page).collect();
+
+    let (sent, received) = (client.send_stats(), client.recv_stats());
+    let begin = Instant::now();
+    client.send(&request(flags, name, Op::write_full(len)), pages.as_slice())?;
+    client.wait_for_all(|_| {})?;
+    let read = client.read(&request(flags, name, Op::read(0, len.into())), page)?;
+    let seconds = begin.elapsed();
+
+    let mut report = Report::new(client, sent, received, seconds);
+    report.payload_bytes = 2 * u64::from(len);
+    report.digest = Sha256::digest(&file).into();
+    report.checksum_ok &= read.concat() == file;
+    Ok(report)
+}
+
+fn request(flags: &Flags, name: &str, op: Op) -> Request {
+    Request::new(flags.pool.unwrap_or(1), name, flags.epoch.unwrap_or(1), op)
+}
+
+/// Shown on a terminal only.
+fn progress_bar(count: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} objects, {per_sec}, {eta} left");
+    let bar = ProgressBar::new(count).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
