@@ -129,21 +129,14 @@ impl<M> State<M> {
         later.threads = true;
     }
 
-    /// The messages whose last byte has left are done.
-    pub(super) fn settle(
-        &mut self,
-        batch: &mut Batch,
-        sent: impl FnMut(Outgoing<'static>),
-        later: &mut Later<M>,
-    ) {
-        let complete = batch.outgoing.iter().take_while(|message| message.is_complete()).count();
+    /// The first `complete` messages are done, and out of the batch already.
+    pub(super) fn settle(&mut self, batch: &mut Batch, complete: usize, later: &mut Later<M>) {
         for entry in batch.entries.drain(..complete) {
             if let Some(ticket) = entry.ticket {
                 self.resolve(ticket, Outcome::Sent, later);
             }
             later.permits.push(entry.permit);
         }
-        batch.outgoing.drain(..complete).for_each(sent);
     }
 
     /// Ends the queue: whatever waits fails, and so does what is framed, if it is here.

@@ -24,7 +24,7 @@ pub use self::ticket::{Revocation, Ticket};
 
 use self::core::{Batch, Core, Entry, Later, State, Waiting};
 use self::ticket::{Outcome, TicketId};
-use crate::chain::{Outgoing, SegmentChain};
+use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
 use crate::framer::Framer;
 use crate::send::{Blocked, Progress, SendError, SendErrorKind, SendOptions, SendStats, StreamSender};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
@@ -214,8 +214,8 @@ struct Engine<M, F, T> {
     framer: F,
     sender: StreamSender<std::sync::Arc<T>>,
     taken: VecDeque<Waiting<M>>,
-    /// Memory of chains that have left.
-    spare: Vec<SegmentChain<'static>>,
+    /// Memory of chains that have left, without their payload.
+    spare: Vec<ChainBuilder<'static>>,
 }
 
 /// Control messages served before a bulk message gets its turn.
@@ -551,6 +551,7 @@ where
             let before = engine.sender.stats().bytes;
             let progress = engine.sender.send_one_call(&mut batch.outgoing);
             let sent = engine.sender.stats().bytes - before;
+            let complete = engine.reclaim(batch);
 
             state = shared.core.lock();
             state.blocked = None;
@@ -558,11 +559,7 @@ where
                 state.resolve(ticket, Outcome::Failed(error), &mut later);
                 later.free(permit);
             }
-            let spare = &mut engine.spare;
-            let keep = |message: Outgoing<'static>| {
-                spare.extend(message.into_chain().filter(|_| spare.len() < SPARE));
-            };
-            state.settle(batch, keep, &mut later);
+            state.settle(batch, complete, &mut later);
             state.revoke_requested(batch, &mut later);
             state.stats = engine.sender.stats();
             turn = turn.saturating_sub(sent);
@@ -665,7 +662,7 @@ where
     fn frame(&mut self, batch: &mut Batch) -> Vec<(TicketId, SendError, Permit)> {
         let mut failed = Vec::new();
         while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
-            let mut out = self.spare.pop().map(SegmentChain::recycle).unwrap_or_default();
+            let mut out = self.spare.pop().unwrap_or_default();
             // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
             batch.entries.push(Entry { ticket: Some(ticket), permit });
             let framed = self.framer.frame(message, &mut out).map_err(refused);
@@ -675,6 +672,17 @@ where
             }
         }
         failed
+    }
+
+    /// Takes the messages out whose last byte has left, and lets go of their payload, before anybody is told and while no
+    /// lock is held: the last owner of a page may do what it likes. Returns how many there were.
+    fn reclaim(&mut self, batch: &mut Batch) -> usize {
+        let complete = batch.outgoing.iter().take_while(|message| message.is_complete()).count();
+        for message in batch.outgoing.drain(..complete) {
+            let memory = message.into_chain().map(SegmentChain::recycle);
+            self.spare.extend(memory.filter(|_| self.spare.len() < SPARE));
+        }
+        complete
     }
 }
 
