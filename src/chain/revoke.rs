@@ -41,21 +41,7 @@ impl<'b> Unsent<'b> {
 
     /// The message as one that the peer drops, for protocols that accept no gap; `None` if this one cannot abort.
     pub fn into_aborted(self) -> Option<Outgoing<'static>> {
-        match self.0.chain().rest(0) {
-            Rest::Aborted(chain) => Some(Outgoing::with_rest(self.0.id(), 0, chain)),
-            Rest::Finished(_) | Rest::None => None,
-        }
-    }
-
-    /// What goes out in its place where the protocol accepts no gap, and whether the peer drops that; `None` if the
-    /// stream has to close.
-    pub(crate) fn replacement(&self) -> Option<(Outgoing<'static>, bool)> {
-        let (chain, aborted) = match self.0.chain().rest(0) {
-            Rest::Aborted(chain) => (chain, true),
-            Rest::Finished(chain) => (chain, false),
-            Rest::None => return None,
-        };
-        Some((Outgoing::with_rest(self.0.id(), 0, chain), aborted))
+        self.0.replacement().and_then(|(rest, aborted)| aborted.then_some(rest))
     }
 }
 
@@ -86,18 +72,28 @@ impl<'b> Outgoing<'b> {
     /// # Ok::<(), segchain::chain::ChainError>(())
     /// ```
     pub fn revoke(self) -> Revoked<'b> {
-        let (id, sent) = (self.id(), self.sent());
+        let sent = self.sent();
         if self.is_complete() && sent > 0 {
             return Revoked::AlreadyComplete;
         }
         if sent == 0 {
             return Revoked::NotStarted(Unsent(self));
         }
-        match self.chain().rest(sent) {
-            Rest::Aborted(chain) => Revoked::AbortedOnWire(Outgoing::with_rest(id, sent, chain)),
-            Rest::Finished(chain) => Revoked::Finishing(Outgoing::with_rest(id, sent, chain)),
-            Rest::None => Revoked::MustClose { sent },
+        match self.replacement() {
+            Some((rest, true)) => Revoked::AbortedOnWire(rest),
+            Some((rest, false)) => Revoked::Finishing(rest),
+            None => Revoked::MustClose { sent },
         }
+    }
+
+    /// What goes out in its place, and whether the peer drops that; `None` if the stream has to close.
+    pub(crate) fn replacement(&self) -> Option<(Outgoing<'static>, bool)> {
+        let (chain, aborted) = match self.chain().rest(self.sent()) {
+            Rest::Aborted(chain) => (chain, true),
+            Rest::Finished(chain) => (chain, false),
+            Rest::None => return None,
+        };
+        Some((Outgoing::with_rest(self.id(), self.sent(), chain), aborted))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::ticket::{Outcome, RevokedAs, TicketId, Tickets};
-use crate::chain::{ChainBuilder, Outgoing, Revoked};
+use crate::chain::Outgoing;
 use crate::send::{Blocked, SendError, SendErrorKind, SendStats};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, planted};
 use crate::window::Permit;
@@ -182,39 +182,27 @@ impl<M> State<M> {
     /// Takes back a framed message, if its ticket is still open.
     pub(super) fn revoke_framed(&mut self, batch: &mut Batch, ticket: TicketId, later: &mut Later<M>) {
         let Some(index) = batch.entries.iter().position(|entry| entry.ticket == Some(ticket)) else { return };
-        // An empty message is complete, and passed over.
-        let nothing = ChainBuilder::new().finish().map(Outgoing::new);
-        let Ok(nothing) = nothing else { return };
-        let message = std::mem::replace(&mut batch.outgoing[index], nothing);
+        let message = &mut batch.outgoing[index];
         let sent = message.sent();
-        let (outcome, rest) = match message.revoke() {
-            Revoked::NotStarted(unsent) if self.accepts_gap => {
-                let message = unsent.into_chain().map(Outgoing::new);
-                later.outgoing.extend(message);
-                (Outcome::Revoked(RevokedAs::Dropped), None)
-            }
-            Revoked::NotStarted(unsent) => match unsent.into_aborted() {
-                Some(rest) => (Outcome::Revoked(RevokedAs::Aborted), Some(rest)),
-                None => (Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, 0)), None),
-            },
-            Revoked::AbortedOnWire(rest) => (Outcome::Revoked(RevokedAs::Aborted), Some(rest)),
-            Revoked::Finishing(rest) => (Outcome::Revoked(RevokedAs::Finishing), Some(rest)),
-            Revoked::AlreadyComplete => (Outcome::Sent, None),
-            Revoked::MustClose { sent } => {
-                (Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, sent)), None)
-            }
+        // The message itself is dropped when the lock is free: its pages have owners.
+        let outcome = if sent == 0 && self.accepts_gap {
+            later.outgoing.push(batch.outgoing.remove(index));
+            later.permits.push(batch.entries.remove(index).permit);
+            Outcome::Revoked(RevokedAs::Dropped)
+        } else if let Some((rest, aborted)) = message.replacement() {
+            later.outgoing.push(std::mem::replace(message, rest));
+            batch.entries[index].ticket = None;
+            Outcome::Revoked(if aborted { RevokedAs::Aborted } else { RevokedAs::Finishing })
+        } else {
+            batch.entries[index].ticket = None;
+            Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, sent))
         };
-        if let Some(rest) = rest {
-            batch.outgoing[index] = rest;
-        }
         let death = match &outcome {
             Outcome::Failed(error) => Some(error.clone()),
             _ => None,
         };
-        batch.entries[index].ticket = None;
         self.resolve(ticket, outcome, later);
         if let Some(error) = death {
-            debug_assert_eq!(error.sent(), sent);
             self.die(error, later);
             self.fail(batch, later);
         }
