@@ -29,6 +29,8 @@ pub(super) struct State<M> {
     pub(super) stalled: Option<Instant>,
     /// Whether a thread waits for the transport on behalf of all.
     pub(super) polling: bool,
+    /// Whether the flusher left although there was more to do, because somebody else was there to go on.
+    pub(super) handed_over: bool,
     pub(super) closed: bool,
     pub(super) dead: Option<SendError>,
     /// Tickets that are revoked while the flusher has their messages.
@@ -82,6 +84,7 @@ impl<M> Core<M> {
             blocked: None,
             stalled: None,
             polling: false,
+            handed_over: false,
             closed: false,
             dead: None,
             revokes: Vec::new(),
@@ -116,6 +119,20 @@ impl<M> State<M> {
     pub(super) fn refusal(&self) -> Option<SendError> {
         let dead = self.dead.as_ref().map(|death| death.for_message(0));
         dead.or_else(|| self.closed.then(|| SendError::new(SendErrorKind::ShutDown, None, 0)))
+    }
+
+    /// Makes the caller the flusher, unless there is one.
+    pub(super) fn take_batch(&mut self) -> Option<Batch> {
+        let batch = self.batch.take()?;
+        self.handed_over = false;
+        Some(batch)
+    }
+
+    /// A transport that is offered nothing does not stall.
+    pub(super) fn forget_stall_if_idle(&mut self) {
+        if self.batch.is_some() && !self.has_work() {
+            self.stalled = None;
+        }
     }
 
     /// Whether a flusher would find something to do.

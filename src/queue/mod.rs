@@ -222,6 +222,8 @@ struct Engine<M, F, T> {
 const CONTROL_BURST: usize = 8;
 /// Chains whose memory is kept.
 const SPARE: usize = 256;
+/// How long a thread waits for the transport before it looks whether the queue was shut down.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// Messages framed at a time.
 const BATCH_MESSAGES: usize = 256;
 
@@ -267,7 +269,7 @@ where
         if let Some(death) = &state.dead {
             return Err(death.clone());
         }
-        let Some(batch) = state.batch.take() else { return Ok(Flushed::Busy) };
+        let Some(batch) = state.take_batch() else { return Ok(Flushed::Busy) };
         drop(state);
         self.shared.turn(batch)
     }
@@ -327,7 +329,7 @@ where
         let ticket = Ticket::new(core.clone(), id);
         let mut later = Later::default();
         let flush = self.shared.options.pushers_flush && state.blocked.is_none();
-        let batch = if flush { state.batch.take() } else { None };
+        let batch = if flush { state.take_batch() } else { None };
         if batch.is_none() {
             later.wake_threads();
             later.wake(state.work.take());
@@ -405,37 +407,51 @@ where
         let waker = push::nudge(&self.shared.core);
         let mut context = Context::from_waker(&waker);
         let mut acquire = self.shared.bulk.acquire_async(message.bytes());
-        loop {
+        let pushed = loop {
             // Under the lock, so that the nudge cannot come between the look and the wait.
             let state = self.shared.core.lock();
             if let Some(error) = state.refusal() {
                 drop(state);
-                return Err(PushError::new(message, Some(error)));
+                break Err(PushError::new(message, Some(error)));
             }
             if let Poll::Ready(permit) = acquire.poll_acquire(&mut context) {
                 drop(state);
-                return self.enqueue(message, permit, Lane::Bulk);
+                break self.enqueue(message, permit, Lane::Bulk);
             }
             self.drive(state, None);
-        }
+        };
+        self.go_on_if_handed_over();
+        pushed
     }
 
     /// Waits until a ticket's message has left or has failed, at most until `deadline`; `None` if the deadline passed.
     /// While it waits it flushes, or waits for the transport, if nobody else does.
     pub fn wait(&self, ticket: &Ticket<M>, deadline: Option<Instant>) -> Option<Result<(), SendError>> {
-        loop {
+        let result = loop {
             let mut state = self.shared.core.lock();
             if let Some(outcome) = state.tickets.outcome(ticket.id()) {
-                drop(state);
-                return Some(match outcome {
+                break Some(match outcome {
                     Outcome::Failed(error) => Err(error),
                     _ => Ok(()),
                 });
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return None;
+                break None;
             }
             self.drive(state, deadline);
+        };
+        self.go_on_if_handed_over();
+        result
+    }
+
+    /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
+    fn go_on_if_handed_over(&self) {
+        let state = self.shared.core.lock();
+        let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
+        drop(state);
+        if left_here {
+            // An error is told by the tickets.
+            let _ = self.flush();
         }
     }
 
@@ -471,7 +487,9 @@ where
                 state.polling = true;
                 let stalled = self.shared.stalled_until(&state);
                 drop(state);
-                let until = [deadline, stalled].into_iter().flatten().min();
+                // It cannot be woken in there, and has to learn of a shut-down.
+                let look = Some(Instant::now() + LONGEST_WAIT);
+                let until = [deadline, stalled, look].into_iter().flatten().min();
                 let waited = match reason {
                     Blocked::Full => self.shared.transport.wait(Interest::Writable, left(until)),
                     // The socket may well be writable.
@@ -487,7 +505,7 @@ where
                 later.wake_threads();
                 match waited {
                     // Whoever looks next flushes.
-                    Ok(true) => state.blocked = None,
+                    Ok(true) => (state.blocked, state.handed_over) = (None, true),
                     Ok(false) => self.shared.end_if_stalled(&mut state, &mut later),
                     Err(error) => {
                         let errno = error.raw_os_error();
@@ -594,8 +612,12 @@ where
     fn park(mut self, mut state: MutexGuard<'_, State<M>>, mut later: Later<M>, flushed: Flushed) -> Flushed {
         *lock(&self.shared.engine) = self.engine.take();
         state.batch = self.batch.take();
-        if flushed != Flushed::Idle {
-            // Somebody may wait who can wait for the transport.
+        state.handed_over = flushed == Flushed::HandedOver;
+        if flushed == Flushed::Idle {
+            state.stalled = None;
+        }
+        if flushed != Flushed::Idle || state.drivers > 0 {
+            // Somebody may wait who can wait for the transport, or for the queue to be empty.
             later.wake_threads();
         }
         self.shared.core.unlock(state, later);

@@ -189,12 +189,15 @@ impl<M> Ticket<M> {
             if let Some(waiting) = state.remove_waiting(self.id) {
                 later.free(waiting.permit);
                 later.wake(state.tickets.resolve(self.id, Outcome::Revoked(RevokedAs::Dropped)));
+                later.wake_threads();
+                state.forget_stall_if_idle();
                 self.core.unlock(state, later);
                 return Revocation::Waiting(waiting.message);
             }
             if let Some(mut batch) = state.batch.take() {
                 state.revoke_framed(&mut batch, self.id, &mut later);
                 state.batch = Some(batch);
+                state.forget_stall_if_idle();
                 self.core.unlock(state, later);
                 state = self.core.lock();
                 continue;
