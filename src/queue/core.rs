@@ -20,6 +20,8 @@ pub(super) struct Core<M> {
 pub(super) struct State<M> {
     pub(super) bulk: VecDeque<Waiting<M>>,
     pub(super) control: VecDeque<Waiting<M>>,
+    /// Control messages that may still go before the next bulk message.
+    pub(super) burst: usize,
     /// What is framed. Whoever has taken it out is the flusher, and there is no other.
     pub(super) batch: Option<Batch>,
     pub(super) tickets: Tickets,
@@ -79,6 +81,7 @@ impl<M> Core<M> {
         let state = State {
             bulk: VecDeque::new(),
             control: VecDeque::new(),
+            burst: super::CONTROL_BURST,
             batch: Some(Batch::default()),
             tickets: Tickets::default(),
             blocked: None,

@@ -657,14 +657,13 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
 fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M>>, batch_bytes: u64) {
     let mut bytes = batch.outgoing.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
     let mut room = BATCH_MESSAGES.saturating_sub(batch.outgoing.len());
-    let mut burst = CONTROL_BURST;
     while bytes < batch_bytes && room > 0 {
-        let control = if burst > 0 { state.control.pop_front() } else { None };
+        let control = if state.burst > 0 { state.control.pop_front() } else { None };
         let next = if let Some(control) = control {
-            burst -= 1;
+            state.burst -= 1;
             Some(control)
         } else {
-            burst = CONTROL_BURST;
+            state.burst = CONTROL_BURST;
             state.bulk.pop_front().or_else(|| state.control.pop_front())
         };
         let Some(next) = next else { break };
