@@ -258,6 +258,10 @@ impl<M> Later<M> {
         self.wakers.extend(waker);
     }
 
+    pub(super) fn drop_message(&mut self, message: Waiting<M>) {
+        self.messages.push(message);
+    }
+
     pub(super) fn free(&mut self, permit: Permit) {
         self.permits.push(permit);
     }

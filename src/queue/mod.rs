@@ -276,12 +276,17 @@ where
 
     /// Ready when there is something to flush and nobody does, or the stream has ended. One task at a time.
     pub fn poll_work(&self, context: &mut Context<'_>) -> Poll<()> {
+        // Neither cloned nor dropped under the lock.
+        let waker = context.waker().clone();
         let mut state = self.shared.core.lock();
         let idle = state.batch.is_some() && state.blocked.is_none();
         if state.dead.is_some() || (idle && state.has_work()) {
+            drop(state);
             return Poll::Ready(());
         }
-        state.work = Some(context.waker().clone());
+        let old = state.work.replace(waker);
+        drop(state);
+        drop(old);
         Poll::Pending
     }
 
@@ -644,7 +649,7 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
                     Outcome::Failed(SendError::new(SendErrorKind::ShutDown, None, 0)),
                     &mut later,
                 );
-                later.free(waiting.permit);
+                later.drop_message(waiting);
             }
         }
         state.revokes.clear();
