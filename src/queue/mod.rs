@@ -214,6 +214,8 @@ struct Engine<M, F, T> {
     framer: F,
     sender: StreamSender<std::sync::Arc<T>>,
     taken: VecDeque<Waiting<M>>,
+    /// Memory of the last turn.
+    later: Later<M>,
     /// Memory of chains that have left, without their payload.
     spare: Vec<ChainBuilder<'static>>,
 }
@@ -244,7 +246,13 @@ where
         let transport = std::sync::Arc::new(transport);
         let core = Arc::new(Core::new(framer.accepts_gap()));
         let sender = StreamSender::with_options(transport.clone(), options.send.clone());
-        let engine = Box::new(Engine { framer, sender, taken: VecDeque::new(), spare: Vec::new() });
+        let engine = Box::new(Engine {
+            framer,
+            sender,
+            taken: VecDeque::new(),
+            later: Later::default(),
+            spare: Vec::new(),
+        });
         let bulk = Window::new(options.max_bytes, options.max_messages);
         let control = Window::new(u64::MAX >> 1, options.control_messages);
         Self {
@@ -557,18 +565,18 @@ where
             return Ok(Flushed::Busy);
         };
         let mut turn = shared.options.turn_bytes;
-        let mut later = Later::default();
+        let mut later = std::mem::take(&mut engine.later);
         let mut state = shared.core.lock();
         while state.dead.is_none() {
             refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
             if engine.taken.is_empty() && batch.outgoing.is_empty() {
                 if planted("idle without a look") {
-                    shared.core.unlock(state, std::mem::take(&mut later));
+                    later = shared.core.unlock(state, later);
                     state = shared.core.lock();
                 }
                 return Ok(self.park(state, later, Flushed::Idle));
             }
-            shared.core.unlock(state, std::mem::take(&mut later));
+            later = shared.core.unlock(state, later);
 
             let failed = engine.frame(batch);
             let before = engine.sender.stats().bytes;
@@ -625,7 +633,12 @@ where
             // Somebody may wait who can wait for the transport, or for the queue to be empty.
             later.wake_threads();
         }
-        self.shared.core.unlock(state, later);
+        let later = self.shared.core.unlock(state, later);
+        if later.is_large() {
+            if let Some(engine) = &mut *lock(&self.shared.engine) {
+                engine.later = later;
+            }
+        }
         flushed
     }
 }
