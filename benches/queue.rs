@@ -181,7 +181,9 @@ fn timed(which: usize, method: impl FnOnce(UnixStream)) -> f64 {
 fn producers(_: &mut Criterion) {
     // As criterion does with a filter that does not name it.
     let named = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
-    if named.is_some_and(|named| !"producers".contains(&*named)) || std::env::args().any(|arg| arg == "--test") {
+    if named.is_some_and(|named| !"producers".contains(&*named))
+        || std::env::args().any(|arg| arg == "--test")
+    {
         return;
     }
     for (which, name) in [(0, "100 B"), (1, "4 KiB"), (2, "100 B + 4 KiB")] {
@@ -192,7 +194,9 @@ fn producers(_: &mut Criterion) {
             rates[1].push(timed(which, |socket| mutex(socket, which)));
             rates[2].push(timed(which, |socket| calls = queued(socket, which)));
         }
-        println!("\n{name}, {PRODUCERS} producers, {ROUNDS} rounds, thousand messages/s: median (min to max)");
+        println!(
+            "\n{name}, {PRODUCERS} producers, {ROUNDS} rounds, thousand messages/s: median (min to max)"
+        );
         let mut medians = [0.0; 3];
         for (index, method) in ["one sendmsg each", "mutex, blocking", "queue"].into_iter().enumerate() {
             let rates = &mut rates[index];
