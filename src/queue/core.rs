@@ -17,6 +17,8 @@ pub(super) struct Core<M> {
     pub(super) changed: Condvar,
 }
 
+// Each of them is independent of the others.
+#[allow(clippy::struct_excessive_bools)]
 pub(super) struct State<M> {
     pub(super) bulk: VecDeque<Waiting<M>>,
     pub(super) control: VecDeque<Waiting<M>>,

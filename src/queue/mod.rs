@@ -634,10 +634,10 @@ where
             later.wake_threads();
         }
         let later = self.shared.core.unlock(state, later);
-        if later.is_large() {
-            if let Some(engine) = &mut *lock(&self.shared.engine) {
-                engine.later = later;
-            }
+        if later.is_large()
+            && let Some(engine) = &mut *lock(&self.shared.engine)
+        {
+            engine.later = later;
         }
         flushed
     }
