@@ -18,8 +18,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use segchain::window::Window;
 use segchain_ceph::osd::{Op, Request};
 use segchain_ceph::v1;
 use sha2::{Digest, Sha256};
@@ -62,6 +64,9 @@ struct Flags {
     /// Bytes of each of the scattered pages that an object is made of.
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     page: u32,
+    /// How many objects may be in flight [default: as many as fill 64 MiB, at most 256]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    in_flight: Option<u32>,
     /// Send no checksums of data (Ceph's ms_crc_data = false).
     #[arg(long)]
     no_crc: bool,
@@ -119,7 +124,7 @@ fn run(flags: &Flags) -> Result<Report, Failure> {
     };
     let nonce = if embedded.is_some() { Some(peer::NONCE) } else { flags.nonce };
     let options = v1::Options::new().crc_data(!flags.no_crc).front_limit(client::FRONT_LIMIT);
-    let mut client = Client::connect(address, nonce, options)?;
+    let mut client = Client::connect(address, nonce, options, window(flags))?;
 
     let mut report = match (&flags.object, &flags.input) {
         (Some(object), Some(input)) => transfer(flags, &mut client, object, input)?,
@@ -132,6 +137,13 @@ fn run(flags: &Flags) -> Result<Report, Failure> {
         report.checksum_ok &= flags.null || digest == report.digest;
     }
     Ok(report)
+}
+
+fn window(flags: &Flags) -> Window {
+    match flags.in_flight {
+        Some(requests) => Window::new(u64::from(requests) * u64::from(flags.size.max(1)), requests as usize),
+        None => Window::for_object_size(flags.size.into()),
+    }
 }
 
 /// Writes objects without waiting for the reply to each.
@@ -153,7 +165,7 @@ fn load(flags: &Flags, client: &mut Client) -> Result<Report, Failure> {
     for number in 0..flags.count {
         // `osd_max_object_name_len` has to be below 120 for a null operation.
         let name = if flags.null { format!("{number:0>120}") } else { format!("segchain-{number}") };
-        client.send(&request(flags, &name, Op::write_full(flags.size)), &*pages.object(number))?;
+        client.send(&request(flags, &name, Op::write_full(flags.size)), pages.object(number))?;
         bar.set_position(client.answered());
     }
     client.wait_for_all(|answered| bar.set_position(answered))?;
@@ -177,11 +189,12 @@ fn transfer(flags: &Flags, client: &mut Client, name: &str, input: &PathBuf) -> 
         client::DATA_LIMIT
     ))?;
     let page = flags.page as usize;
-    let pages: Vec<&[u8]> = file.chunks(page).collect();
+    let file = Bytes::from(file);
+    let pages = (0..file.len()).step_by(page).map(|at| file.slice(at..file.len().min(at + page))).collect();
 
     let (sent, received) = (client.send_stats(), client.recv_stats());
     let begin = Instant::now();
-    client.send(&request(flags, name, Op::write_full(len)), pages.as_slice())?;
+    client.send(&request(flags, name, Op::write_full(len)), pages)?;
     client.wait_for_all(|_| {})?;
     let read = client.read(&request(flags, name, Op::read(0, len.into())), page)?;
     let seconds = begin.elapsed();
