@@ -59,7 +59,8 @@ pub trait Framer<M> {
     /// The most bytes that framing adds to a message of `len` bytes: for sizing buffers.
     fn overhead(&self, len: u64) -> u64;
 
-    /// Whether a message may be dropped after it was framed, so that its sequence number never appears on the wire.
+    /// Whether a message may be dropped after it was framed: its sequence number may be missing on the wire, or it has
+    /// none.
     fn accepts_gap(&self) -> bool {
         false
     }

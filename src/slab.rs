@@ -250,6 +250,10 @@ impl Buf for SlabBuf {
 }
 
 impl Payload for SlabBuf {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
         Self: 'm,

@@ -240,6 +240,17 @@ impl<T: VectoredRecv + ?Sized> VectoredRecv for Arc<T> {
     }
 }
 
+impl<T: DatagramSend + ?Sized> DatagramSend for Arc<T> {
+    fn send_datagram(
+        &self,
+        bufs: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        (**self).send_datagram(bufs, to, flags)
+    }
+}
+
 impl<T: Wait + ?Sized> Wait for Arc<T> {
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
         (**self).wait(interest, timeout)

@@ -312,7 +312,7 @@ fn refusal(reply: &osd::Reply, expected: i32) -> String {
     match (reply.result, expected) {
         (0.., NAME_TOO_LONG) => "the osd takes a name of 120 bytes: set osd_max_object_name_len = 100".into(),
         (0.., _) => format!("{object}: unexpected result {}", reply.result),
-        (errno, _) => format!("{object}: {}", std::io::Error::from_raw_os_error(-errno)),
+        (errno, _) => format!("{object}: {}", std::io::Error::from_raw_os_error(errno.wrapping_neg())),
     }
 }
 

@@ -18,6 +18,7 @@ pub use self::datagram::DatagramSender;
 pub use self::error::{SendError, SendErrorKind};
 
 use crate::chain::Outgoing;
+use crate::sys;
 use crate::transport::{Interest, MAX_BYTES, MAX_SLICES, SendFlags, VectoredSend, Wait};
 
 /// Limits of the sender. The defaults are good; tests and measurements change them.
@@ -123,7 +124,8 @@ pub enum Blocked {
 /// Sends whole messages over one byte stream, and lets nothing come between their bytes.
 ///
 /// While a message is half-sent the stream is *open* for it alone: any other is refused, and so is a half-sent one that
-/// was begun elsewhere. If the open message is dropped, or an error ends it, the stream is dead and refuses everything.
+/// was begun elsewhere. If the open message is dropped, every other is refused with [`SendErrorKind::AnotherOpen`], for
+/// ever; if an error ends it, with [`SendErrorKind::Dead`].
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
@@ -372,7 +374,7 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
     ///
     /// # Errors
     /// As [`send_batch`](Self::send_batch), and [`SendErrorKind::Deadline`]: in the middle of a message that ends the
-    /// stream, between two it does not.
+    /// stream, between two it does not. The deadline is looked at when the transport takes no more, not while it does.
     pub fn send_batch_blocking(
         &mut self,
         batch: &mut [Outgoing<'_>],
@@ -420,7 +422,7 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
 fn blocked(error: &io::Error) -> Option<Blocked> {
     match (error.kind(), error.raw_os_error()) {
         (io::ErrorKind::WouldBlock, _) => Some(Blocked::Full),
-        (io::ErrorKind::OutOfMemory, _) | (_, Some(libc::ENOBUFS | libc::ENOMEM)) => Some(Blocked::Memory),
+        (io::ErrorKind::OutOfMemory, _) | (_, Some(sys::ENOBUFS)) => Some(Blocked::Memory),
         _ => None,
     }
 }

@@ -17,6 +17,11 @@ pub(crate) use self::join::slices_in_memory;
 /// 1024 as `IOV_MAX`. One more is EMSGSIZE from `sendmsg`.
 pub(crate) const IOV_MAX: usize = 1024;
 
+/// No memory for the socket's buffers. (`ENOMEM` has a kind of its own in std.)
+pub(crate) const ENOBUFS: c_int = libc::ENOBUFS;
+/// A datagram longer than the socket takes.
+pub(crate) const EMSGSIZE: c_int = libc::EMSGSIZE;
+
 pub(crate) const DONT_WAIT: c_int = libc::MSG_DONTWAIT;
 
 #[cfg(not(target_vendor = "apple"))]

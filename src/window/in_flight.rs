@@ -196,6 +196,27 @@ impl<T, R, E> Drop for Request<T, R, E> {
     }
 }
 
+impl<T, R, E: fmt::Display> fmt::Display for Partial<T, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (failed, done) = (self.failed.len(), self.done.len());
+        match (&self.start_error, self.failed.first()) {
+            (Some(error), _) => {
+                write!(f, "a request was not started, {failed} failed, {done} were done: {error}")
+            }
+            (None, Some((_, error))) => write!(f, "{failed} requests failed, {done} were done: {error}"),
+            (None, None) => write!(f, "no request failed, {done} were done"),
+        }
+    }
+}
+
+impl<T, R, E> std::error::Error for Partial<T, R, E>
+where
+    T: fmt::Debug,
+    R: fmt::Debug,
+    E: std::error::Error,
+{
+}
+
 impl<E: fmt::Display> fmt::Display for Failure<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
