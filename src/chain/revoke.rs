@@ -30,28 +30,24 @@ pub enum Revoked<'b> {
 }
 
 /// A message that was framed and of which nothing has left.
-pub struct Unsent<'b> {
-    id: u64,
-    chain: Option<SegmentChain<'b>>,
-    aborted: Option<SegmentChain<'static>>,
-}
+pub struct Unsent<'b>(Outgoing<'b>);
 
 impl<'b> Unsent<'b> {
     /// The chain, for its memory, if the message owned it. Drops the message: for protocols that accept a gap in their
     /// sequence numbers.
     pub fn into_chain(self) -> Option<SegmentChain<'b>> {
-        self.chain
+        self.0.into_chain()
     }
 
     /// The message as one that the peer drops, for protocols that accept no gap; `None` if this one cannot abort.
     pub fn into_aborted(self) -> Option<Outgoing<'static>> {
-        self.aborted.map(|chain| Outgoing::with_rest(self.id, 0, chain))
+        self.0.replacement().and_then(|(rest, aborted)| aborted.then_some(rest))
     }
 }
 
 impl fmt::Debug for Unsent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unsent").field("id", &self.id).field("chain", &self.chain).finish_non_exhaustive()
+        f.debug_tuple("Unsent").field(&self.0).finish()
     }
 }
 
@@ -76,22 +72,28 @@ impl<'b> Outgoing<'b> {
     /// # Ok::<(), segchain::chain::ChainError>(())
     /// ```
     pub fn revoke(self) -> Revoked<'b> {
-        let (id, sent) = (self.id(), self.sent());
+        let sent = self.sent();
         if self.is_complete() && sent > 0 {
             return Revoked::AlreadyComplete;
         }
         if sent == 0 {
-            let aborted = match self.chain().rest(0) {
-                Rest::Aborted(chain) => Some(chain),
-                Rest::Finished(_) | Rest::None => None,
-            };
-            return Revoked::NotStarted(Unsent { id, chain: self.into_chain(), aborted });
+            return Revoked::NotStarted(Unsent(self));
         }
-        match self.chain().rest(sent) {
-            Rest::Aborted(chain) => Revoked::AbortedOnWire(Outgoing::with_rest(id, sent, chain)),
-            Rest::Finished(chain) => Revoked::Finishing(Outgoing::with_rest(id, sent, chain)),
-            Rest::None => Revoked::MustClose { sent },
+        match self.replacement() {
+            Some((rest, true)) => Revoked::AbortedOnWire(rest),
+            Some((rest, false)) => Revoked::Finishing(rest),
+            None => Revoked::MustClose { sent },
         }
+    }
+
+    /// What goes out in its place, and whether the peer drops that; `None` if the stream has to close.
+    pub(crate) fn replacement(&self) -> Option<(Outgoing<'static>, bool)> {
+        let (chain, aborted) = match self.chain().rest(self.sent()) {
+            Rest::Aborted(chain) => (chain, true),
+            Rest::Finished(chain) => (chain, false),
+            Rest::None => return None,
+        };
+        Some((Outgoing::with_rest(self.id(), self.sent(), chain), aborted))
     }
 }
 
@@ -117,7 +119,9 @@ impl SegmentChain<'_> {
             // The mark has left, or none is needed.
             AbortRule::Patch(_) | AbortRule::Finish => self.finished(sent),
             // Nothing of the caller's is left to be sent: closing would win nothing.
-            AbortRule::CloseStream if sent >= self.notes.payload.end => self.finished(sent),
+            AbortRule::CloseStream if self.notes.payload.is_empty() || sent >= self.notes.payload.end => {
+                self.finished(sent)
+            }
             AbortRule::CloseStream => Rest::None,
         }
     }

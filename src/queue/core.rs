@@ -7,7 +7,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::ticket::{Outcome, RevokedAs, TicketId, Tickets};
-use crate::chain::{ChainBuilder, Outgoing, Revoked};
+use crate::chain::Outgoing;
 use crate::send::{Blocked, SendError, SendErrorKind, SendStats};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, planted};
 use crate::window::Permit;
@@ -20,6 +20,8 @@ pub(super) struct Core<M> {
 pub(super) struct State<M> {
     pub(super) bulk: VecDeque<Waiting<M>>,
     pub(super) control: VecDeque<Waiting<M>>,
+    /// Control messages that may still go before the next bulk message.
+    pub(super) burst: usize,
     /// What is framed. Whoever has taken it out is the flusher, and there is no other.
     pub(super) batch: Option<Batch>,
     pub(super) tickets: Tickets,
@@ -29,6 +31,8 @@ pub(super) struct State<M> {
     pub(super) stalled: Option<Instant>,
     /// Whether a thread waits for the transport on behalf of all.
     pub(super) polling: bool,
+    /// Whether the flusher left although there was more to do, because somebody else was there to go on.
+    pub(super) handed_over: bool,
     pub(super) closed: bool,
     pub(super) dead: Option<SendError>,
     /// Tickets that are revoked while the flusher has their messages.
@@ -77,11 +81,13 @@ impl<M> Core<M> {
         let state = State {
             bulk: VecDeque::new(),
             control: VecDeque::new(),
+            burst: super::CONTROL_BURST,
             batch: Some(Batch::default()),
             tickets: Tickets::default(),
             blocked: None,
             stalled: None,
             polling: false,
+            handed_over: false,
             closed: false,
             dead: None,
             revokes: Vec::new(),
@@ -118,6 +124,20 @@ impl<M> State<M> {
         dead.or_else(|| self.closed.then(|| SendError::new(SendErrorKind::ShutDown, None, 0)))
     }
 
+    /// Makes the caller the flusher, unless there is one.
+    pub(super) fn take_batch(&mut self) -> Option<Batch> {
+        let batch = self.batch.take()?;
+        self.handed_over = false;
+        Some(batch)
+    }
+
+    /// A transport that is offered nothing does not stall.
+    pub(super) fn forget_stall_if_idle(&mut self) {
+        if self.batch.is_some() && !self.has_work() {
+            self.stalled = None;
+        }
+    }
+
     /// Whether a flusher would find something to do.
     pub(super) fn has_work(&self) -> bool {
         let parked = self.batch.as_ref().is_some_and(|batch| !batch.outgoing.is_empty());
@@ -129,21 +149,14 @@ impl<M> State<M> {
         later.threads = true;
     }
 
-    /// The messages whose last byte has left are done.
-    pub(super) fn settle(
-        &mut self,
-        batch: &mut Batch,
-        sent: impl FnMut(Outgoing<'static>),
-        later: &mut Later<M>,
-    ) {
-        let complete = batch.outgoing.iter().take_while(|message| message.is_complete()).count();
+    /// The first `complete` messages are done, and out of the batch already.
+    pub(super) fn settle(&mut self, batch: &mut Batch, complete: usize, later: &mut Later<M>) {
         for entry in batch.entries.drain(..complete) {
             if let Some(ticket) = entry.ticket {
                 self.resolve(ticket, Outcome::Sent, later);
             }
             later.permits.push(entry.permit);
         }
-        batch.outgoing.drain(..complete).for_each(sent);
     }
 
     /// Ends the queue: whatever waits fails, and so does what is framed, if it is here.
@@ -189,39 +202,27 @@ impl<M> State<M> {
     /// Takes back a framed message, if its ticket is still open.
     pub(super) fn revoke_framed(&mut self, batch: &mut Batch, ticket: TicketId, later: &mut Later<M>) {
         let Some(index) = batch.entries.iter().position(|entry| entry.ticket == Some(ticket)) else { return };
-        // An empty message is complete, and passed over.
-        let nothing = ChainBuilder::new().finish().map(Outgoing::new);
-        let Ok(nothing) = nothing else { return };
-        let message = std::mem::replace(&mut batch.outgoing[index], nothing);
+        let message = &mut batch.outgoing[index];
         let sent = message.sent();
-        let (outcome, rest) = match message.revoke() {
-            Revoked::NotStarted(unsent) if self.accepts_gap => {
-                let message = unsent.into_chain().map(Outgoing::new);
-                later.outgoing.extend(message);
-                (Outcome::Revoked(RevokedAs::Dropped), None)
-            }
-            Revoked::NotStarted(unsent) => match unsent.into_aborted() {
-                Some(rest) => (Outcome::Revoked(RevokedAs::Aborted), Some(rest)),
-                None => (Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, 0)), None),
-            },
-            Revoked::AbortedOnWire(rest) => (Outcome::Revoked(RevokedAs::Aborted), Some(rest)),
-            Revoked::Finishing(rest) => (Outcome::Revoked(RevokedAs::Finishing), Some(rest)),
-            Revoked::AlreadyComplete => (Outcome::Sent, None),
-            Revoked::MustClose { sent } => {
-                (Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, sent)), None)
-            }
+        // The message itself is dropped when the lock is free: its pages have owners.
+        let outcome = if sent == 0 && self.accepts_gap {
+            later.outgoing.push(batch.outgoing.remove(index));
+            later.permits.push(batch.entries.remove(index).permit);
+            Outcome::Revoked(RevokedAs::Dropped)
+        } else if let Some((rest, aborted)) = message.replacement() {
+            later.outgoing.push(std::mem::replace(message, rest));
+            batch.entries[index].ticket = None;
+            Outcome::Revoked(if aborted { RevokedAs::Aborted } else { RevokedAs::Finishing })
+        } else {
+            batch.entries[index].ticket = None;
+            Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, sent))
         };
-        if let Some(rest) = rest {
-            batch.outgoing[index] = rest;
-        }
         let death = match &outcome {
             Outcome::Failed(error) => Some(error.clone()),
             _ => None,
         };
-        batch.entries[index].ticket = None;
         self.resolve(ticket, outcome, later);
         if let Some(error) = death {
-            debug_assert_eq!(error.sent(), sent);
             self.die(error, later);
             self.fail(batch, later);
         }
@@ -255,6 +256,10 @@ impl<M> Later<M> {
 
     pub(super) fn wake(&mut self, waker: Option<Waker>) {
         self.wakers.extend(waker);
+    }
+
+    pub(super) fn drop_message(&mut self, message: Waiting<M>) {
+        self.messages.push(message);
     }
 
     pub(super) fn free(&mut self, permit: Permit) {

@@ -24,7 +24,7 @@ pub use self::ticket::{Revocation, Ticket};
 
 use self::core::{Batch, Core, Entry, Later, State, Waiting};
 use self::ticket::{Outcome, TicketId};
-use crate::chain::{Outgoing, SegmentChain};
+use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
 use crate::framer::Framer;
 use crate::send::{Blocked, Progress, SendError, SendErrorKind, SendOptions, SendStats, StreamSender};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
@@ -214,14 +214,16 @@ struct Engine<M, F, T> {
     framer: F,
     sender: StreamSender<std::sync::Arc<T>>,
     taken: VecDeque<Waiting<M>>,
-    /// Memory of chains that have left.
-    spare: Vec<SegmentChain<'static>>,
+    /// Memory of chains that have left, without their payload.
+    spare: Vec<ChainBuilder<'static>>,
 }
 
 /// Control messages served before a bulk message gets its turn.
 const CONTROL_BURST: usize = 8;
 /// Chains whose memory is kept.
 const SPARE: usize = 256;
+/// How long a thread waits for the transport before it looks whether the queue was shut down.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// Messages framed at a time.
 const BATCH_MESSAGES: usize = 256;
 
@@ -267,19 +269,24 @@ where
         if let Some(death) = &state.dead {
             return Err(death.clone());
         }
-        let Some(batch) = state.batch.take() else { return Ok(Flushed::Busy) };
+        let Some(batch) = state.take_batch() else { return Ok(Flushed::Busy) };
         drop(state);
         self.shared.turn(batch)
     }
 
     /// Ready when there is something to flush and nobody does, or the stream has ended. One task at a time.
     pub fn poll_work(&self, context: &mut Context<'_>) -> Poll<()> {
+        // Neither cloned nor dropped under the lock.
+        let waker = context.waker().clone();
         let mut state = self.shared.core.lock();
         let idle = state.batch.is_some() && state.blocked.is_none();
         if state.dead.is_some() || (idle && state.has_work()) {
+            drop(state);
             return Poll::Ready(());
         }
-        state.work = Some(context.waker().clone());
+        let old = state.work.replace(waker);
+        drop(state);
+        drop(old);
         Poll::Pending
     }
 
@@ -327,7 +334,7 @@ where
         let ticket = Ticket::new(core.clone(), id);
         let mut later = Later::default();
         let flush = self.shared.options.pushers_flush && state.blocked.is_none();
-        let batch = if flush { state.batch.take() } else { None };
+        let batch = if flush { state.take_batch() } else { None };
         if batch.is_none() {
             later.wake_threads();
             later.wake(state.work.take());
@@ -405,37 +412,51 @@ where
         let waker = push::nudge(&self.shared.core);
         let mut context = Context::from_waker(&waker);
         let mut acquire = self.shared.bulk.acquire_async(message.bytes());
-        loop {
+        let pushed = loop {
             // Under the lock, so that the nudge cannot come between the look and the wait.
             let state = self.shared.core.lock();
             if let Some(error) = state.refusal() {
                 drop(state);
-                return Err(PushError::new(message, Some(error)));
+                break Err(PushError::new(message, Some(error)));
             }
             if let Poll::Ready(permit) = acquire.poll_acquire(&mut context) {
                 drop(state);
-                return self.enqueue(message, permit, Lane::Bulk);
+                break self.enqueue(message, permit, Lane::Bulk);
             }
             self.drive(state, None);
-        }
+        };
+        self.go_on_if_handed_over();
+        pushed
     }
 
     /// Waits until a ticket's message has left or has failed, at most until `deadline`; `None` if the deadline passed.
     /// While it waits it flushes, or waits for the transport, if nobody else does.
     pub fn wait(&self, ticket: &Ticket<M>, deadline: Option<Instant>) -> Option<Result<(), SendError>> {
-        loop {
+        let result = loop {
             let mut state = self.shared.core.lock();
             if let Some(outcome) = state.tickets.outcome(ticket.id()) {
-                drop(state);
-                return Some(match outcome {
+                break Some(match outcome {
                     Outcome::Failed(error) => Err(error),
                     _ => Ok(()),
                 });
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return None;
+                break None;
             }
             self.drive(state, deadline);
+        };
+        self.go_on_if_handed_over();
+        result
+    }
+
+    /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
+    fn go_on_if_handed_over(&self) {
+        let state = self.shared.core.lock();
+        let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
+        drop(state);
+        if left_here {
+            // An error is told by the tickets.
+            let _ = self.flush();
         }
     }
 
@@ -471,7 +492,9 @@ where
                 state.polling = true;
                 let stalled = self.shared.stalled_until(&state);
                 drop(state);
-                let until = [deadline, stalled].into_iter().flatten().min();
+                // It cannot be woken in there, and has to learn of a shut-down.
+                let look = Some(Instant::now() + LONGEST_WAIT);
+                let until = [deadline, stalled, look].into_iter().flatten().min();
                 let waited = match reason {
                     Blocked::Full => self.shared.transport.wait(Interest::Writable, left(until)),
                     // The socket may well be writable.
@@ -487,7 +510,7 @@ where
                 later.wake_threads();
                 match waited {
                     // Whoever looks next flushes.
-                    Ok(true) => state.blocked = None,
+                    Ok(true) => (state.blocked, state.handed_over) = (None, true),
                     Ok(false) => self.shared.end_if_stalled(&mut state, &mut later),
                     Err(error) => {
                         let errno = error.raw_os_error();
@@ -551,6 +574,7 @@ where
             let before = engine.sender.stats().bytes;
             let progress = engine.sender.send_one_call(&mut batch.outgoing);
             let sent = engine.sender.stats().bytes - before;
+            let complete = engine.reclaim(batch);
 
             state = shared.core.lock();
             state.blocked = None;
@@ -558,11 +582,7 @@ where
                 state.resolve(ticket, Outcome::Failed(error), &mut later);
                 later.free(permit);
             }
-            let spare = &mut engine.spare;
-            let keep = |message: Outgoing<'static>| {
-                spare.extend(message.into_chain().filter(|_| spare.len() < SPARE));
-            };
-            state.settle(batch, keep, &mut later);
+            state.settle(batch, complete, &mut later);
             state.revoke_requested(batch, &mut later);
             state.stats = engine.sender.stats();
             turn = turn.saturating_sub(sent);
@@ -597,8 +617,12 @@ where
     fn park(mut self, mut state: MutexGuard<'_, State<M>>, mut later: Later<M>, flushed: Flushed) -> Flushed {
         *lock(&self.shared.engine) = self.engine.take();
         state.batch = self.batch.take();
-        if flushed != Flushed::Idle {
-            // Somebody may wait who can wait for the transport.
+        state.handed_over = flushed == Flushed::HandedOver;
+        if flushed == Flushed::Idle {
+            state.stalled = None;
+        }
+        if flushed != Flushed::Idle || state.drivers > 0 {
+            // Somebody may wait who can wait for the transport, or for the queue to be empty.
             later.wake_threads();
         }
         self.shared.core.unlock(state, later);
@@ -625,7 +649,7 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
                     Outcome::Failed(SendError::new(SendErrorKind::ShutDown, None, 0)),
                     &mut later,
                 );
-                later.free(waiting.permit);
+                later.drop_message(waiting);
             }
         }
         state.revokes.clear();
@@ -638,14 +662,13 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
 fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M>>, batch_bytes: u64) {
     let mut bytes = batch.outgoing.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
     let mut room = BATCH_MESSAGES.saturating_sub(batch.outgoing.len());
-    let mut burst = CONTROL_BURST;
     while bytes < batch_bytes && room > 0 {
-        let control = if burst > 0 { state.control.pop_front() } else { None };
+        let control = if state.burst > 0 { state.control.pop_front() } else { None };
         let next = if let Some(control) = control {
-            burst -= 1;
+            state.burst -= 1;
             Some(control)
         } else {
-            burst = CONTROL_BURST;
+            state.burst = CONTROL_BURST;
             state.bulk.pop_front().or_else(|| state.control.pop_front())
         };
         let Some(next) = next else { break };
@@ -665,7 +688,7 @@ where
     fn frame(&mut self, batch: &mut Batch) -> Vec<(TicketId, SendError, Permit)> {
         let mut failed = Vec::new();
         while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
-            let mut out = self.spare.pop().map(SegmentChain::recycle).unwrap_or_default();
+            let mut out = self.spare.pop().unwrap_or_default();
             // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
             batch.entries.push(Entry { ticket: Some(ticket), permit });
             let framed = self.framer.frame(message, &mut out).map_err(refused);
@@ -675,6 +698,17 @@ where
             }
         }
         failed
+    }
+
+    /// Takes the messages out whose last byte has left, and lets go of their payload, before anybody is told and while no
+    /// lock is held: the last owner of a page may do what it likes. Returns how many there were.
+    fn reclaim(&mut self, batch: &mut Batch) -> usize {
+        let complete = batch.outgoing.iter().take_while(|message| message.is_complete()).count();
+        for message in batch.outgoing.drain(..complete) {
+            let memory = message.into_chain().map(SegmentChain::recycle);
+            self.spare.extend(memory.filter(|_| self.spare.len() < SPARE));
+        }
+        complete
     }
 }
 

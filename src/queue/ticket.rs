@@ -104,14 +104,13 @@ impl Tickets {
         self.place(id)?.outcome.clone()
     }
 
-    fn set_waker(&mut self, id: TicketId, waker: &Waker) {
-        if let Some(place) = self.place(id) {
-            match &mut place.waker {
-                Some(_) if planted("old waker is kept") => {}
-                Some(old) => old.clone_from(waker),
-                none => *none = Some(waker.clone()),
-            }
+    /// Returns the old waker, which is not dropped under the lock.
+    fn set_waker(&mut self, id: TicketId, waker: Waker) -> Option<Waker> {
+        let place = self.place(id)?;
+        if place.waker.is_some() && planted("old waker is kept") {
+            return Some(waker);
         }
+        place.waker.replace(waker)
     }
 
     /// The holder is gone; returns the waker, which is not dropped under the lock.
@@ -189,12 +188,15 @@ impl<M> Ticket<M> {
             if let Some(waiting) = state.remove_waiting(self.id) {
                 later.free(waiting.permit);
                 later.wake(state.tickets.resolve(self.id, Outcome::Revoked(RevokedAs::Dropped)));
+                later.wake_threads();
+                state.forget_stall_if_idle();
                 self.core.unlock(state, later);
                 return Revocation::Waiting(waiting.message);
             }
             if let Some(mut batch) = state.batch.take() {
                 state.revoke_framed(&mut batch, self.id, &mut later);
                 state.batch = Some(batch);
+                state.forget_stall_if_idle();
                 self.core.unlock(state, later);
                 state = self.core.lock();
                 continue;
@@ -233,13 +235,17 @@ impl<M> Future for Ticket<M> {
     type Output = Result<(), SendError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Neither cloned nor dropped under the lock.
+        let waker = context.waker().clone();
         let mut state = self.core.lock();
         if let Some(outcome) = state.tickets.outcome(self.id) {
-            Poll::Ready(outcome.into_result())
-        } else {
-            state.tickets.set_waker(self.id, context.waker());
-            Poll::Pending
+            drop(state);
+            return Poll::Ready(outcome.into_result());
         }
+        let old = state.tickets.set_waker(self.id, waker);
+        drop(state);
+        drop(old);
+        Poll::Pending
     }
 }
 

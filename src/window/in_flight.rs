@@ -118,13 +118,20 @@ impl<T, R, E> InFlight<T, R, E> {
 
     /// The same for a task: ready with `None` if no request is left. One task at a time.
     pub fn poll_one(&self, context: &mut Context<'_>) -> Poll<Option<Ended<T, R, E>>> {
+        // Neither cloned nor dropped under the lock.
+        let waker = context.waker().clone();
         let mut state = lock(&self.shared.state);
         match state.ended.pop_front() {
             None if state.started > 0 => {
-                state.waker = Some(context.waker().clone());
+                let old = state.waker.replace(waker);
+                drop(state);
+                drop(old);
                 Poll::Pending
             }
-            ended => Poll::Ready(ended),
+            ended => {
+                drop(state);
+                Poll::Ready(ended)
+            }
         }
     }
 

@@ -154,7 +154,7 @@ impl Window {
         let mut acquire = self.acquire_async(bytes);
         let mut state = self.lock();
         loop {
-            if let Some(permit) = acquire.advance(&mut state, None) {
+            if let Some(permit) = acquire.advance(&mut state, &mut None) {
                 return Some(permit);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -173,7 +173,7 @@ impl Window {
     pub fn try_acquire(&self, bytes: u64) -> Option<Permit> {
         let mut state = self.lock();
         let bytes = bytes.min(state.capacity);
-        (state.waiters.is_empty() && state.take(bytes)).then(|| Permit { window: self.clone(), bytes })
+        (state.nobody_waits() && state.take(bytes)).then(|| Permit { window: self.clone(), bytes })
     }
 
     /// Waits for room for a request of `bytes` bytes, as a future. Its place in the line is that of its first poll.
@@ -211,9 +211,14 @@ impl Window {
 }
 
 impl State {
+    /// Whether nobody waits for room. Who was granted it and has not seen that yet does not.
+    fn nobody_waits(&self) -> bool {
+        self.waiters.back().is_none_or(|last| last.granted)
+    }
+
     /// Takes a share if there is room for it.
     fn take(&mut self, bytes: u64) -> bool {
-        let fits = self.requests < self.max_requests && self.bytes + bytes <= self.capacity;
+        let fits = self.requests < self.max_requests && bytes <= self.capacity - self.bytes;
         if fits {
             self.requests += 1;
             self.bytes += bytes;
@@ -230,21 +235,25 @@ impl State {
 impl Acquire {
     /// Polls for the permit; what the future does.
     pub fn poll_acquire(&mut self, context: &mut Context<'_>) -> Poll<Permit> {
+        // Neither cloned nor dropped under the lock.
+        let mut waker = Some(context.waker().clone());
         let window = self.window.clone();
         let mut state = window.lock();
-        self.advance(&mut state, Some(context.waker())).map_or(Poll::Pending, Poll::Ready)
+        let permit = self.advance(&mut state, &mut waker);
+        drop(state);
+        permit.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Joins the line, or looks whether its turn has come.
-    fn advance(&mut self, state: &mut State, waker: Option<&Waker>) -> Option<Permit> {
+    /// Joins the line, or looks whether its turn has come. Takes the waker, and leaves what is to be dropped in its place.
+    fn advance(&mut self, state: &mut State, waker: &mut Option<Waker>) -> Option<Permit> {
         let bytes = self.bytes.min(state.capacity);
         let Some(id) = self.waiter else {
-            if state.waiters.is_empty() && state.take(bytes) {
+            if state.nobody_waits() && state.take(bytes) {
                 return Some(Permit { window: self.window.clone(), bytes });
             }
             let id = state.next_id;
             state.next_id += 1;
-            state.waiters.push_back(Waiter { id, bytes, granted: false, waker: waker.cloned() });
+            state.waiters.push_back(Waiter { id, bytes, granted: false, waker: waker.take() });
             self.waiter = Some(id);
             return None;
         };
@@ -255,12 +264,7 @@ impl Acquire {
             return Some(Permit { window: self.window.clone(), bytes });
         }
         // The latest waker counts: the task may have moved since.
-        if let Some(waker) = waker {
-            match &mut state.waiters[index].waker {
-                Some(old) => old.clone_from(waker),
-                none => *none = Some(waker.clone()),
-            }
-        }
+        std::mem::swap(&mut state.waiters[index].waker, waker);
         None
     }
 }
@@ -277,13 +281,15 @@ impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(id) = self.waiter else { return };
         let mut state = self.window.lock();
-        if let Some(index) = state.waiters.iter().position(|waiter| waiter.id == id)
-            && let Some(Waiter { granted: true, bytes, .. }) = state.waiters.remove(index)
-        {
+        let index = state.waiters.iter().position(|waiter| waiter.id == id);
+        // Its waker is dropped when the lock is free.
+        let waiter = index.and_then(|index| state.waiters.remove(index));
+        if let Some(Waiter { granted: true, bytes, .. }) = waiter {
             state.give_back(bytes);
         }
         // Whoever is first now may fit where the one that left did not.
         self.window.grant(state);
+        drop(waiter);
     }
 }
 
