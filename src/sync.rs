@@ -19,7 +19,7 @@ pub(crate) fn wait<'a, T>(
     timeout: Option<Duration>,
 ) -> MutexGuard<'a, T> {
     match timeout {
-        Some(timeout) if !cfg!(loom) => {
+        Some(timeout) if !cfg!(all(loom, feature = "loom")) => {
             condition.wait_timeout(guard, timeout).unwrap_or_else(std::sync::PoisonError::into_inner).0
         }
         _ => condition.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner),

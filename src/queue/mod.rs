@@ -139,6 +139,16 @@ pub enum Flushed {
     HandedOver,
 }
 
+/// What a task that flushes does next: see [`SendQueue::poll_work`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Work {
+    /// [`SendQueue::flush`].
+    Flush,
+    /// Wait until the transport takes bytes again, then flush.
+    Wait(Blocked),
+}
+
 /// A queue of messages for one stream. Clones are handles to the same queue.
 ///
 /// Any number of threads push; no message is lost, torn, or overtaken by a later one of the same producer. When the last
@@ -274,15 +284,20 @@ where
         self.shared.turn(batch)
     }
 
-    /// Ready when there is something to flush and nobody does, or the stream has ended. One task at a time.
-    pub fn poll_work(&self, context: &mut Context<'_>) -> Poll<()> {
+    /// Ready when there is something to do that nobody does, or the stream has ended. One task at a time.
+    pub fn poll_work(&self, context: &mut Context<'_>) -> Poll<Work> {
         // Neither cloned nor dropped under the lock.
         let waker = context.waker().clone();
         let mut state = self.shared.core.lock();
-        let idle = state.batch.is_some() && state.blocked.is_none();
-        if state.dead.is_some() || (idle && state.has_work()) {
+        let work = match state.blocked {
+            _ if state.dead.is_some() => Some(Work::Flush),
+            _ if state.batch.is_none() || !state.has_work() => None,
+            None => Some(Work::Flush),
+            Some(reason) => Some(Work::Wait(reason)),
+        };
+        if let Some(work) = work {
             drop(state);
-            return Poll::Ready(());
+            return Poll::Ready(work);
         }
         let old = state.work.replace(waker);
         drop(state);
@@ -290,7 +305,11 @@ where
         Poll::Pending
     }
 
-    /// Pushes unless the queue is full. Never waits.
+    /// Pushes unless the queue is full. Never waits, but flushes if nobody else does, and then what others push meanwhile
+    /// as well, up to [`QueueOptions::turn_bytes`] if somebody is there to take over.
+    ///
+    /// When the transport takes no more the push returns, and somebody has to go on later: a thread in
+    /// [`run`](Self::run) or [`wait`](Self::wait), or whoever calls [`flush`](Self::flush).
     ///
     /// # Errors
     /// The message comes back if the queue is full, closed, or its stream has ended.
@@ -432,6 +451,10 @@ where
     /// Waits until a ticket's message has left or has failed, at most until `deadline`; `None` if the deadline passed.
     /// While it waits it flushes, or waits for the transport, if nobody else does.
     pub fn wait(&self, ticket: &Ticket<M>, deadline: Option<Instant>) -> Option<Result<(), SendError>> {
+        if !ticket.is_of(&self.shared.core) {
+            // Another queue's: somebody else has to flush that.
+            return ticket.wait(deadline);
+        }
         let result = loop {
             let mut state = self.shared.core.lock();
             if let Some(outcome) = state.tickets.outcome(ticket.id()) {
@@ -495,6 +518,7 @@ where
                 // It cannot be woken in there, and has to learn of a shut-down.
                 let look = Some(Instant::now() + LONGEST_WAIT);
                 let until = [deadline, stalled, look].into_iter().flatten().min();
+                let polling = Polling(&self.shared.core);
                 let waited = match reason {
                     Blocked::Full => self.shared.transport.wait(Interest::Writable, left(until)),
                     // The socket may well be writable.
@@ -504,10 +528,11 @@ where
                         Ok(true)
                     }
                 };
+                drop(polling);
                 let mut state = self.shared.core.lock();
-                state.polling = false;
                 let mut later = Later::default();
                 later.wake_threads();
+                later.wake(state.work.take());
                 match waited {
                     // Whoever looks next flushes.
                     Ok(true) => (state.blocked, state.handed_over) = (None, true),
@@ -527,6 +552,19 @@ where
                 state.drivers -= 1;
             }
         }
+    }
+}
+
+/// A thread that waits for the transport, on behalf of all, until this is dropped.
+struct Polling<'q, M>(&'q Core<M>);
+
+impl<M> Drop for Polling<'_, M> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.polling = false;
+        let mut later = Later::default();
+        later.wake_threads();
+        self.0.unlock(state, later);
     }
 }
 
@@ -570,15 +608,18 @@ where
             }
             shared.core.unlock(state, std::mem::take(&mut later));
 
-            let failed = engine.frame(batch);
+            let refused = engine.frame(batch);
             let before = engine.sender.stats().bytes;
-            let progress = engine.sender.send_one_call(&mut batch.outgoing);
+            let progress = match refused.gap {
+                Some(error) => Err(error),
+                None => engine.sender.send_one_call(&mut batch.outgoing),
+            };
             let sent = engine.sender.stats().bytes - before;
             let complete = engine.reclaim(batch);
 
             state = shared.core.lock();
             state.blocked = None;
-            for (ticket, error, permit) in failed {
+            for (ticket, error, permit) in refused.messages {
                 state.resolve(ticket, Outcome::Failed(error), &mut later);
                 later.free(permit);
             }
@@ -624,6 +665,9 @@ where
         if flushed != Flushed::Idle || state.drivers > 0 {
             // Somebody may wait who can wait for the transport, or for the queue to be empty.
             later.wake_threads();
+        }
+        if flushed != Flushed::Idle {
+            later.wake(state.work.take());
         }
         self.shared.core.unlock(state, later);
         flushed
@@ -678,6 +722,13 @@ fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M
     }
 }
 
+/// What was not framed.
+struct Refused {
+    messages: Vec<(TicketId, SendError, Permit)>,
+    /// Why the stream cannot go on: a number is spent that the peer misses.
+    gap: Option<SendError>,
+}
+
 impl<M, F, T> Engine<M, F, T>
 where
     M: 'static,
@@ -685,19 +736,34 @@ where
     F::Error: fmt::Display,
 {
     /// Frames what was taken; returns what the framer refused.
-    fn frame(&mut self, batch: &mut Batch) -> Vec<(TicketId, SendError, Permit)> {
-        let mut failed = Vec::new();
+    ///
+    /// A chain that cannot be finished was committed by its framer: where numbers must not be missing that is the end.
+    fn frame(&mut self, batch: &mut Batch) -> Refused {
+        let mut refused = Refused { messages: Vec::new(), gap: None };
         while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
             let mut out = self.spare.pop().unwrap_or_default();
             // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
             batch.entries.push(Entry { ticket: Some(ticket), permit });
-            let framed = self.framer.frame(message, &mut out).map_err(refused);
-            match framed.and_then(|()| out.finish().map_err(refused)) {
-                Ok(chain) => batch.outgoing.push(Outgoing::new(chain)),
-                Err(error) => failed.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit))),
+            let error = match self.framer.frame(message, &mut out) {
+                Err(error) => SendError::not_framed(&error),
+                Ok(()) => match out.finish() {
+                    Ok(chain) => {
+                        batch.outgoing.push(Outgoing::new(chain));
+                        continue;
+                    }
+                    Err(error) => {
+                        let error = SendError::not_framed(&error);
+                        refused.gap = (!self.framer.accepts_gap()).then(|| error.clone());
+                        error
+                    }
+                },
+            };
+            refused.messages.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit)));
+            if refused.gap.is_some() {
+                break;
             }
         }
-        failed
+        refused
     }
 
     /// Takes the messages out whose last byte has left, and lets go of their payload, before anybody is told and while no
@@ -710,11 +776,6 @@ where
         }
         complete
     }
-}
-
-#[allow(clippy::needless_pass_by_value)]
-fn refused(error: impl fmt::Display) -> SendError {
-    SendError::not_framed(&error)
 }
 
 impl<M, F, T> Shared<M, F, T> {
@@ -732,7 +793,7 @@ impl<M, F, T> Shared<M, F, T> {
 
     /// When the stream is given up, if nothing leaves before.
     fn stalled_until(&self, state: &State<M>) -> Option<Instant> {
-        Some(state.stalled? + self.options.stall?)
+        state.stalled?.checked_add(self.options.stall?)
     }
 
     fn end_if_stalled(&self, state: &mut State<M>, later: &mut Later<M>) {

@@ -151,6 +151,11 @@ impl<M> Ticket<M> {
         self.id
     }
 
+    /// Whether it is a ticket of this queue.
+    pub(super) fn is_of(&self, core: &Arc<Core<M>>) -> bool {
+        Arc::ptr_eq(&self.core, core)
+    }
+
     /// What became of the message, if that is known.
     pub fn result(&self) -> Option<Result<(), SendError>> {
         self.core.lock().tickets.outcome(self.id).map(Outcome::into_result)
@@ -176,7 +181,8 @@ impl<M> Ticket<M> {
     }
 
     /// Takes the message back. Waits until the flusher's current call returns, if the message is in it; calls do not
-    /// block, so that this is short. After it returns nothing reads the message's payload.
+    /// block, so that this is short. After it returns nothing reads the message's payload. Not to be called by a framer or
+    /// a transport of the same queue: it would wait for itself.
     pub fn revoke(self) -> Revocation<M> {
         let mut state = self.core.lock();
         let mut asked = false;
