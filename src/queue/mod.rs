@@ -224,6 +224,8 @@ struct Engine<M, F, T> {
     framer: F,
     sender: StreamSender<std::sync::Arc<T>>,
     taken: VecDeque<Waiting<M>>,
+    /// What the framer would not take, until its tickets are told.
+    refused: Vec<(TicketId, SendError, Permit)>,
     /// Memory of chains that have left, without their payload.
     spare: Vec<ChainBuilder<'static>>,
 }
@@ -254,7 +256,13 @@ where
         let transport = std::sync::Arc::new(transport);
         let core = Arc::new(Core::new(framer.accepts_gap()));
         let sender = StreamSender::with_options(transport.clone(), options.send.clone());
-        let engine = Box::new(Engine { framer, sender, taken: VecDeque::new(), spare: Vec::new() });
+        let engine = Box::new(Engine {
+            framer,
+            sender,
+            taken: VecDeque::new(),
+            refused: Vec::new(),
+            spare: Vec::new(),
+        });
         let bulk = Window::new(options.max_bytes, options.max_messages);
         let control = Window::new(u64::MAX >> 1, options.control_messages);
         Self {
@@ -608,9 +616,9 @@ where
             }
             shared.core.unlock(state, std::mem::take(&mut later));
 
-            let refused = engine.frame(batch);
+            let gap = engine.frame(batch);
             let before = engine.sender.stats().bytes;
-            let progress = match refused.gap {
+            let progress = match gap {
                 Some(error) => Err(error),
                 None => engine.sender.send_one_call(&mut batch.outgoing),
             };
@@ -619,7 +627,7 @@ where
 
             state = shared.core.lock();
             state.blocked = None;
-            for (ticket, error, permit) in refused.messages {
+            for (ticket, error, permit) in engine.refused.drain(..) {
                 state.resolve(ticket, Outcome::Failed(error), &mut later);
                 later.free(permit);
             }
@@ -640,7 +648,7 @@ where
                         return Ok(self.park(state, later, Flushed::Blocked(reason)));
                     }
                 }
-                Ok(_) if turn == 0 && (state.drivers > 0 || state.work.is_some()) => {
+                Ok(_) if turn == 0 && state.may_hand_over() => {
                     later.wake(state.work.take());
                     return Ok(self.park(state, later, Flushed::HandedOver));
                 }
@@ -686,6 +694,13 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
         state.die(SendError::new(SendErrorKind::ShutDown, None, 0), &mut later);
         state.fail(&mut batch, &mut later);
         if let Some(engine) = &mut self.engine {
+            if planted("what was refused is forgotten") {
+                engine.refused.clear();
+            }
+            for (ticket, error, permit) in engine.refused.drain(..) {
+                state.resolve(ticket, Outcome::Failed(error), &mut later);
+                later.free(permit);
+            }
             // Messages on their way into the framer.
             for waiting in engine.taken.drain(..) {
                 state.resolve(
@@ -722,48 +737,40 @@ fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M
     }
 }
 
-/// What was not framed.
-struct Refused {
-    messages: Vec<(TicketId, SendError, Permit)>,
-    /// Why the stream cannot go on: a number is spent that the peer misses.
-    gap: Option<SendError>,
-}
-
 impl<M, F, T> Engine<M, F, T>
 where
     M: 'static,
     F: Framer<M>,
     F::Error: fmt::Display,
 {
-    /// Frames what was taken; returns what the framer refused.
-    ///
-    /// A chain that cannot be finished was committed by its framer: where numbers must not be missing that is the end.
-    fn frame(&mut self, batch: &mut Batch) -> Refused {
-        let mut refused = Refused { messages: Vec::new(), gap: None };
+    /// Frames what was taken. Returns why the stream cannot go on, if it cannot: a chain that cannot be finished was
+    /// committed by its framer, and where numbers must not be missing that is the end.
+    fn frame(&mut self, batch: &mut Batch) -> Option<SendError> {
         while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
             let mut out = self.spare.pop().unwrap_or_default();
             // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
             batch.entries.push(Entry { ticket: Some(ticket), permit });
-            let error = match self.framer.frame(message, &mut out) {
-                Err(error) => SendError::not_framed(&error),
+            let (error, gap) = match self.framer.frame(message, &mut out) {
+                Err(error) => (SendError::not_framed(&error), false),
                 Ok(()) => match out.finish() {
                     Ok(chain) => {
+                        if planted("a message goes inside another") {
+                            batch.outgoing.insert(0, Outgoing::new(chain));
+                            continue;
+                        }
                         batch.outgoing.push(Outgoing::new(chain));
                         continue;
                     }
-                    Err(error) => {
-                        let error = SendError::not_framed(&error);
-                        refused.gap = (!self.framer.accepts_gap()).then(|| error.clone());
-                        error
-                    }
+                    Err(error) => (SendError::not_framed(&error), !self.framer.accepts_gap()),
                 },
             };
-            refused.messages.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit)));
-            if refused.gap.is_some() {
-                break;
+            let gap = gap.then(|| error.clone());
+            self.refused.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit)));
+            if gap.is_some() {
+                return gap;
             }
         }
-        refused
+        None
     }
 
     /// Takes the messages out whose last byte has left, and lets go of their payload, before anybody is told and while no
