@@ -15,6 +15,7 @@ mod ticket;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::IoSlice;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
 use crate::framer::Framer;
 use crate::send::{Blocked, Progress, SendError, SendErrorKind, SendOptions, SendStats, StreamSender};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
-use crate::transport::{Interest, VectoredSend, Wait};
+use crate::transport::{Interest, SendFlags, VectoredSend, Wait};
 use crate::window::{Permit, Window};
 
 /// A message that can wait in a queue.
@@ -352,6 +353,10 @@ where
             drop(permit);
             return Err(PushError::new(message, Some(error)));
         }
+        if planted("a push looks before it locks") {
+            drop(state);
+            state = core.lock();
+        }
         let id = state.tickets.open();
         let waiting = Waiting { message, ticket: id, permit };
         match lane {
@@ -370,6 +375,8 @@ where
         if let Some(batch) = batch {
             // An error reaches everybody by the tickets.
             let _ = self.shared.turn(batch);
+        } else if planted("a pusher writes past the flusher") {
+            let _ = self.shared.transport.send_vectored(&[IoSlice::new(&[0; 2])], SendFlags::default());
         }
         Ok(ticket)
     }
@@ -482,6 +489,9 @@ where
 
     /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
     fn go_on_if_handed_over(&self) {
+        if planted("who was handed a turn leaves") {
+            return;
+        }
         let state = self.shared.core.lock();
         let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
         drop(state);
@@ -568,6 +578,9 @@ struct Polling<'q, M>(&'q Core<M>);
 
 impl<M> Drop for Polling<'_, M> {
     fn drop(&mut self) {
+        if planted("who polls leaves quietly") && thread::panicking() {
+            return;
+        }
         let mut state = self.0.lock();
         state.polling = false;
         let mut later = Later::default();
@@ -670,11 +683,12 @@ where
         if flushed == Flushed::Idle {
             state.stalled = None;
         }
-        if flushed != Flushed::Idle || state.drivers > 0 {
+        let drivers = state.drivers > 0 && !planted("idle tells nobody");
+        if flushed != Flushed::Idle || drivers {
             // Somebody may wait who can wait for the transport, or for the queue to be empty.
             later.wake_threads();
         }
-        if flushed != Flushed::Idle {
+        if flushed != Flushed::Idle && !planted("a task is not told of a block") {
             later.wake(state.work.take());
         }
         self.shared.core.unlock(state, later);
@@ -728,7 +742,9 @@ fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M
             Some(control)
         } else {
             state.burst = CONTROL_BURST;
-            state.bulk.pop_front().or_else(|| state.control.pop_front())
+            let last = planted("last come, first served");
+            let bulk = if last { state.bulk.pop_back() } else { state.bulk.pop_front() };
+            bulk.or_else(|| state.control.pop_front())
         };
         let Some(next) = next else { break };
         bytes = bytes.saturating_add(next.permit.bytes().max(1));
@@ -795,6 +811,8 @@ impl<M, F, T> Shared<M, F, T> {
         T: VectoredSend,
     {
         let engine = lock(&self.engine).take();
+        let afresh = planted("a half-sent message stays with its flusher");
+        let batch = if afresh { Batch::default() } else { batch };
         Turn { shared: self, batch: Some(batch), engine }.run()
     }
 
@@ -820,6 +838,9 @@ impl<M, F, T> Shared<M, F, T> {
 /// The last handle is gone: nobody will ever flush what is left.
 impl<M, F, T> Drop for Shared<M, F, T> {
     fn drop(&mut self) {
+        if planted("the last handle leaves quietly") {
+            return;
+        }
         self.die(SendError::new(SendErrorKind::ShutDown, None, 0));
     }
 }
