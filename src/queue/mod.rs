@@ -15,6 +15,7 @@ mod ticket;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::IoSlice;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
 use crate::framer::Framer;
 use crate::send::{Blocked, Progress, SendError, SendErrorKind, SendOptions, SendStats, StreamSender};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
-use crate::transport::{Interest, VectoredSend, Wait};
+use crate::transport::{Interest, SendFlags, VectoredSend, Wait};
 use crate::window::{Permit, Window};
 
 /// A message that can wait in a queue.
@@ -224,6 +225,8 @@ struct Engine<M, F, T> {
     framer: F,
     sender: StreamSender<std::sync::Arc<T>>,
     taken: VecDeque<Waiting<M>>,
+    /// What the framer would not take, until its tickets are told.
+    refused: Vec<(TicketId, SendError, Permit)>,
     /// Memory of chains that have left, without their payload.
     spare: Vec<ChainBuilder<'static>>,
 }
@@ -254,7 +257,13 @@ where
         let transport = std::sync::Arc::new(transport);
         let core = Arc::new(Core::new(framer.accepts_gap()));
         let sender = StreamSender::with_options(transport.clone(), options.send.clone());
-        let engine = Box::new(Engine { framer, sender, taken: VecDeque::new(), spare: Vec::new() });
+        let engine = Box::new(Engine {
+            framer,
+            sender,
+            taken: VecDeque::new(),
+            refused: Vec::new(),
+            spare: Vec::new(),
+        });
         let bulk = Window::new(options.max_bytes, options.max_messages);
         let control = Window::new(u64::MAX >> 1, options.control_messages);
         Self {
@@ -344,6 +353,10 @@ where
             drop(permit);
             return Err(PushError::new(message, Some(error)));
         }
+        if planted("a push looks before it locks") {
+            drop(state);
+            state = core.lock();
+        }
         let id = state.tickets.open();
         let waiting = Waiting { message, ticket: id, permit };
         match lane {
@@ -362,6 +375,8 @@ where
         if let Some(batch) = batch {
             // An error reaches everybody by the tickets.
             let _ = self.shared.turn(batch);
+        } else if planted("a pusher writes past the flusher") {
+            let _ = self.shared.transport.send_vectored(&[IoSlice::new(&[0; 2])], SendFlags::default());
         }
         Ok(ticket)
     }
@@ -474,6 +489,9 @@ where
 
     /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
     fn go_on_if_handed_over(&self) {
+        if planted("who was handed a turn leaves") {
+            return;
+        }
         let state = self.shared.core.lock();
         let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
         drop(state);
@@ -560,6 +578,9 @@ struct Polling<'q, M>(&'q Core<M>);
 
 impl<M> Drop for Polling<'_, M> {
     fn drop(&mut self) {
+        if planted("who polls leaves quietly") && thread::panicking() {
+            return;
+        }
         let mut state = self.0.lock();
         state.polling = false;
         let mut later = Later::default();
@@ -608,9 +629,9 @@ where
             }
             shared.core.unlock(state, std::mem::take(&mut later));
 
-            let refused = engine.frame(batch);
+            let gap = engine.frame(batch);
             let before = engine.sender.stats().bytes;
-            let progress = match refused.gap {
+            let progress = match gap {
                 Some(error) => Err(error),
                 None => engine.sender.send_one_call(&mut batch.outgoing),
             };
@@ -619,7 +640,7 @@ where
 
             state = shared.core.lock();
             state.blocked = None;
-            for (ticket, error, permit) in refused.messages {
+            for (ticket, error, permit) in engine.refused.drain(..) {
                 state.resolve(ticket, Outcome::Failed(error), &mut later);
                 later.free(permit);
             }
@@ -640,7 +661,7 @@ where
                         return Ok(self.park(state, later, Flushed::Blocked(reason)));
                     }
                 }
-                Ok(_) if turn == 0 && (state.drivers > 0 || state.work.is_some()) => {
+                Ok(_) if turn == 0 && state.may_hand_over() => {
                     later.wake(state.work.take());
                     return Ok(self.park(state, later, Flushed::HandedOver));
                 }
@@ -662,11 +683,12 @@ where
         if flushed == Flushed::Idle {
             state.stalled = None;
         }
-        if flushed != Flushed::Idle || state.drivers > 0 {
+        let drivers = state.drivers > 0 && !planted("idle tells nobody");
+        if flushed != Flushed::Idle || drivers {
             // Somebody may wait who can wait for the transport, or for the queue to be empty.
             later.wake_threads();
         }
-        if flushed != Flushed::Idle {
+        if flushed != Flushed::Idle && !planted("a task is not told of a block") {
             later.wake(state.work.take());
         }
         self.shared.core.unlock(state, later);
@@ -686,6 +708,13 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
         state.die(SendError::new(SendErrorKind::ShutDown, None, 0), &mut later);
         state.fail(&mut batch, &mut later);
         if let Some(engine) = &mut self.engine {
+            if planted("what was refused is forgotten") {
+                engine.refused.clear();
+            }
+            for (ticket, error, permit) in engine.refused.drain(..) {
+                state.resolve(ticket, Outcome::Failed(error), &mut later);
+                later.free(permit);
+            }
             // Messages on their way into the framer.
             for waiting in engine.taken.drain(..) {
                 state.resolve(
@@ -713,7 +742,9 @@ fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M
             Some(control)
         } else {
             state.burst = CONTROL_BURST;
-            state.bulk.pop_front().or_else(|| state.control.pop_front())
+            let last = planted("last come, first served");
+            let bulk = if last { state.bulk.pop_back() } else { state.bulk.pop_front() };
+            bulk.or_else(|| state.control.pop_front())
         };
         let Some(next) = next else { break };
         bytes = bytes.saturating_add(next.permit.bytes().max(1));
@@ -722,48 +753,40 @@ fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M
     }
 }
 
-/// What was not framed.
-struct Refused {
-    messages: Vec<(TicketId, SendError, Permit)>,
-    /// Why the stream cannot go on: a number is spent that the peer misses.
-    gap: Option<SendError>,
-}
-
 impl<M, F, T> Engine<M, F, T>
 where
     M: 'static,
     F: Framer<M>,
     F::Error: fmt::Display,
 {
-    /// Frames what was taken; returns what the framer refused.
-    ///
-    /// A chain that cannot be finished was committed by its framer: where numbers must not be missing that is the end.
-    fn frame(&mut self, batch: &mut Batch) -> Refused {
-        let mut refused = Refused { messages: Vec::new(), gap: None };
+    /// Frames what was taken. Returns why the stream cannot go on, if it cannot: a chain that cannot be finished was
+    /// committed by its framer, and where numbers must not be missing that is the end.
+    fn frame(&mut self, batch: &mut Batch) -> Option<SendError> {
         while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
             let mut out = self.spare.pop().unwrap_or_default();
             // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
             batch.entries.push(Entry { ticket: Some(ticket), permit });
-            let error = match self.framer.frame(message, &mut out) {
-                Err(error) => SendError::not_framed(&error),
+            let (error, gap) = match self.framer.frame(message, &mut out) {
+                Err(error) => (SendError::not_framed(&error), false),
                 Ok(()) => match out.finish() {
                     Ok(chain) => {
+                        if planted("a message goes inside another") {
+                            batch.outgoing.insert(0, Outgoing::new(chain));
+                            continue;
+                        }
                         batch.outgoing.push(Outgoing::new(chain));
                         continue;
                     }
-                    Err(error) => {
-                        let error = SendError::not_framed(&error);
-                        refused.gap = (!self.framer.accepts_gap()).then(|| error.clone());
-                        error
-                    }
+                    Err(error) => (SendError::not_framed(&error), !self.framer.accepts_gap()),
                 },
             };
-            refused.messages.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit)));
-            if refused.gap.is_some() {
-                break;
+            let gap = gap.then(|| error.clone());
+            self.refused.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit)));
+            if gap.is_some() {
+                return gap;
             }
         }
-        refused
+        None
     }
 
     /// Takes the messages out whose last byte has left, and lets go of their payload, before anybody is told and while no
@@ -788,6 +811,8 @@ impl<M, F, T> Shared<M, F, T> {
         T: VectoredSend,
     {
         let engine = lock(&self.engine).take();
+        let afresh = planted("a half-sent message stays with its flusher");
+        let batch = if afresh { Batch::default() } else { batch };
         Turn { shared: self, batch: Some(batch), engine }.run()
     }
 
@@ -813,6 +838,9 @@ impl<M, F, T> Shared<M, F, T> {
 /// The last handle is gone: nobody will ever flush what is left.
 impl<M, F, T> Drop for Shared<M, F, T> {
     fn drop(&mut self) {
+        if planted("the last handle leaves quietly") {
+            return;
+        }
         self.die(SendError::new(SendErrorKind::ShutDown, None, 0));
     }
 }

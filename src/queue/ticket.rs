@@ -191,6 +191,11 @@ impl<M> Ticket<M> {
                 return outcome.into_revocation();
             }
             let mut later = Later::default();
+            if planted("a revoked message keeps its place")
+                && state.bulk.iter().any(|waiting| waiting.ticket == self.id)
+            {
+                return Outcome::Revoked(RevokedAs::Dropped).into_revocation();
+            }
             if let Some(waiting) = state.remove_waiting(self.id) {
                 later.free(waiting.permit);
                 later.wake(state.tickets.resolve(self.id, Outcome::Revoked(RevokedAs::Dropped)));

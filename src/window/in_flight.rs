@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use super::{Permit, Window};
-use crate::sync::{Arc, Condvar, Mutex, lock, wait};
+use crate::sync::{Arc, Condvar, Mutex, lock, planted, wait};
 
 /// Requests in flight, each with a value `T` of the caller's that comes back untouched, and a reply `R` or an error `E`.
 ///
@@ -185,6 +185,10 @@ impl<T, R, E> Request<T, R, E> {
         drop(self.permit.take());
         let mut state = lock(&self.shared.state);
         state.started -= 1;
+        if planted("a request ends before its reply is there") {
+            drop(state);
+            state = lock(&self.shared.state);
+        }
         state.ended.push_back((value, result));
         let (waker, threads) = (state.waker.take(), state.threads > 0);
         drop(state);
