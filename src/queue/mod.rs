@@ -227,6 +227,8 @@ struct Engine<M, F, T> {
     taken: VecDeque<Waiting<M>>,
     /// What the framer would not take, until its tickets are told.
     refused: Vec<(TicketId, SendError, Permit)>,
+    /// Memory of the last turn.
+    later: Later<M>,
     /// Memory of chains that have left, without their payload.
     spare: Vec<ChainBuilder<'static>>,
 }
@@ -262,6 +264,7 @@ where
             sender,
             taken: VecDeque::new(),
             refused: Vec::new(),
+            later: Later::default(),
             spare: Vec::new(),
         });
         let bulk = Window::new(options.max_bytes, options.max_messages);
@@ -619,18 +622,18 @@ where
             return Ok(Flushed::Busy);
         };
         let mut turn = shared.options.turn_bytes;
-        let mut later = Later::default();
+        let mut later = std::mem::take(&mut engine.later);
         let mut state = shared.core.lock();
         while state.dead.is_none() {
             refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
             if engine.taken.is_empty() && batch.outgoing.is_empty() {
                 if planted("idle without a look") {
-                    shared.core.unlock(state, std::mem::take(&mut later));
+                    later = shared.core.unlock(state, later);
                     state = shared.core.lock();
                 }
                 return Ok(self.park(state, later, Flushed::Idle));
             }
-            shared.core.unlock(state, std::mem::take(&mut later));
+            later = shared.core.unlock(state, later);
 
             let gap = engine.frame(batch);
             let before = engine.sender.stats().bytes;
@@ -694,7 +697,12 @@ where
         if flushed != Flushed::Idle && !planted("a task is not told of a block") {
             later.wake(state.work.take());
         }
-        self.shared.core.unlock(state, later);
+        let later = self.shared.core.unlock(state, later);
+        if later.is_large() {
+            if let Some(engine) = &mut *lock(&self.shared.engine) {
+                engine.later = later;
+            }
+        }
         flushed
     }
 }

@@ -1,0 +1,225 @@
+//! What the queue costs, and what it wins.
+//!
+//! * `overhead`: a message through an uncontended queue and through a bare `StreamSender`, on a transport that does
+//!   nothing. The target is a difference of less than 300 ns.
+//! * `producers`: messages of 100 bytes and of 4 KiB from four threads over a socketpair, a thread reading at the other end:
+//!   one sendmsg a message, a mutex around a blocking writer, and the queue. The targets for the mix are 3.3 times the
+//!   first and twice the second. The methods take turns in one run, so that whatever else the machine does hits all.
+
+use std::hint::black_box;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use criterion::{Criterion, criterion_group, criterion_main};
+use segchain::chain::{ChainBuilder, ChainError, Outgoing, SegmentChain};
+use segchain::framer::Framer;
+use segchain::queue::{QueueOptions, Queued, SendQueue};
+use segchain::send::StreamSender;
+use segchain::transport::{SendFlags, SocketRef, VectoredSend};
+
+const PRODUCERS: usize = 4;
+const MESSAGES: usize = 4000;
+const ROUNDS: usize = 15;
+
+struct Record(Bytes);
+
+impl Queued for Record {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+struct Lengths;
+
+impl Framer<Record> for Lengths {
+    type Error = ChainError;
+    fn overhead(&self, _: u64) -> u64 {
+        4
+    }
+    fn frame<'m>(&mut self, record: Record, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
+    where
+        Record: 'm,
+    {
+        out.put_u32_be(record.0.len() as u32);
+        out.push(record.0);
+        out.check()
+    }
+}
+
+struct Nothing;
+
+impl VectoredSend for Nothing {
+    fn send_vectored(&self, bufs: &[IoSlice<'_>], _: SendFlags) -> io::Result<usize> {
+        Ok(black_box(bufs).iter().map(|buf| buf.len()).sum())
+    }
+}
+
+fn overhead(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("overhead");
+    for len in [100, 4096] {
+        let body = Bytes::from(vec![7; len]);
+        group.bench_function(format!("sender/{len}"), |bencher| {
+            let mut sender = StreamSender::new(Nothing);
+            let mut recycled = Some(ChainBuilder::new().finish().expect("empty"));
+            let mut framer = Lengths;
+            bencher.iter(|| {
+                let mut out = recycled.take().map(SegmentChain::recycle).unwrap_or_default();
+                framer.frame(Record(body.clone()), &mut out).expect("a good message");
+                let mut message = Outgoing::new(out.finish().expect("a good chain"));
+                let progress = sender.send(&mut message).expect("sent");
+                black_box(progress);
+                recycled = message.into_chain();
+            });
+        });
+        group.bench_function(format!("queue/{len}"), |bencher| {
+            let queue = SendQueue::new(Lengths, Nothing);
+            bencher.iter(|| {
+                let ticket = queue.try_push(Record(body.clone()));
+                black_box(ticket).expect("room");
+            });
+        });
+    }
+    group.finish();
+}
+
+/// Reads until the end, and says how many bytes there were.
+fn drain(mut peer: UnixStream) -> thread::JoinHandle<u64> {
+    thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 18];
+        let mut total = 0;
+        loop {
+            match peer.read(&mut buffer).expect("a good socket") {
+                0 => return total,
+                n => total += n as u64,
+            }
+        }
+    })
+}
+
+fn bodies() -> [Bytes; 2] {
+    [Bytes::from(vec![1; 100]), Bytes::from(vec![2; 4096])]
+}
+
+/// `which` of the two sizes every producer sends: one of them, or both in turn.
+fn body(bodies: &[Bytes; 2], which: usize, n: usize) -> Bytes {
+    bodies[if which == 2 { n % 2 } else { which }].clone()
+}
+
+/// Runs the producers; `each` makes what one of them calls with every message.
+fn produce<F: FnMut(Bytes) + Send>(which: usize, each: impl Fn() -> F + Sync) {
+    let bodies = bodies();
+    thread::scope(|scope| {
+        for _ in 0..PRODUCERS {
+            scope.spawn(|| {
+                let mut send = each();
+                for n in 0..MESSAGES {
+                    send(body(&bodies, which, n));
+                }
+            });
+        }
+    });
+}
+
+/// A sender behind a mutex, one sendmsg a message: what a careful protocol crate does without a queue.
+fn one_call_a_message(socket: UnixStream, which: usize) {
+    let sender = Mutex::new((StreamSender::new(SocketRef::new(socket)), None::<SegmentChain<'static>>));
+    produce(which, || {
+        |body| {
+            let mut sender = sender.lock().expect("no panic");
+            let (sender, memory) = &mut *sender;
+            let mut out = memory.take().map(SegmentChain::recycle).unwrap_or_default();
+            Lengths.frame(Record(body), &mut out).expect("a good message");
+            let mut message = Outgoing::new(out.finish().expect("a good chain"));
+            sender.send_blocking(&mut message, None).expect("sent");
+            *memory = message.into_chain();
+        }
+    });
+}
+
+/// A mutex around a blocking writer: length and body with one `write_all` of a copied buffer each.
+fn mutex(socket: UnixStream, which: usize) {
+    let writer = Mutex::new((socket, Vec::new()));
+    produce(which, || {
+        |body: Bytes| {
+            let mut writer = writer.lock().expect("no panic");
+            let (socket, buffer) = &mut *writer;
+            buffer.clear();
+            buffer.extend_from_slice(&(body.len() as u32).to_be_bytes());
+            buffer.extend_from_slice(&body);
+            socket.write_all(buffer).expect("sent");
+        }
+    });
+}
+
+fn queued(socket: UnixStream, which: usize) -> u64 {
+    let queue = SendQueue::with_options(Lengths, SocketRef::new(socket), QueueOptions::new());
+    let handle = Arc::new(queue);
+    produce(which, || {
+        let queue = handle.clone();
+        move |body| drop(queue.push(Record(body)).expect("an open queue"))
+    });
+    handle.close();
+    handle.run().expect("a good socket");
+    handle.stats().calls
+}
+
+fn timed(which: usize, method: impl FnOnce(UnixStream)) -> f64 {
+    let (socket, peer) = UnixStream::pair().expect("a socketpair");
+    let reader = drain(peer);
+    let began = Instant::now();
+    method(socket);
+    let took = began.elapsed();
+    let expected: usize = (0..MESSAGES).map(|n| 4 + body(&bodies(), which, n).len()).sum();
+    assert_eq!(reader.join().expect("no panic"), (PRODUCERS * expected) as u64);
+    (PRODUCERS * MESSAGES) as f64 / took.as_secs_f64()
+}
+
+fn producers(_: &mut Criterion) {
+    // As criterion does with a filter that does not name it.
+    let named = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    if named.is_some_and(|named| !"producers".contains(&*named))
+        || std::env::args().any(|arg| arg == "--test")
+    {
+        return;
+    }
+    for (which, name) in [(0, "100 B"), (1, "4 KiB"), (2, "100 B + 4 KiB")] {
+        let mut rates: [Vec<f64>; 3] = Default::default();
+        let mut calls = 0;
+        for _ in 0..ROUNDS {
+            rates[0].push(timed(which, |socket| one_call_a_message(socket, which)));
+            rates[1].push(timed(which, |socket| mutex(socket, which)));
+            rates[2].push(timed(which, |socket| calls = queued(socket, which)));
+        }
+        println!(
+            "\n{name}, {PRODUCERS} producers, {ROUNDS} rounds, thousand messages/s: median (min to max)"
+        );
+        let mut medians = [0.0; 3];
+        for (index, method) in ["one sendmsg each", "mutex, blocking", "queue"].into_iter().enumerate() {
+            let rates = &mut rates[index];
+            rates.sort_by(f64::total_cmp);
+            medians[index] = rates[ROUNDS / 2];
+            let [low, median, high] = [rates[0], medians[index], rates[ROUNDS - 1]].map(|rate| rate / 1e3);
+            println!("  {method:18}{median:9.0} ({low:.0} to {high:.0})");
+        }
+        let messages = (PRODUCERS * MESSAGES) as f64;
+        println!(
+            "  the queue: {:.2} times one sendmsg each, {:.2} times the mutex; {:.1} messages a call",
+            medians[2] / medians[0],
+            medians[2] / medians[1],
+            messages / calls as f64
+        );
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .measurement_time(Duration::from_secs(1))
+        .warm_up_time(Duration::from_millis(300));
+    targets = overhead, producers
+}
+criterion_main!(benches);
