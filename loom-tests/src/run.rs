@@ -9,7 +9,6 @@ use std::time::Instant;
 
 /// How far the schedules of a model are explored.
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub enum Bound {
     /// All of them.
     None,
@@ -62,7 +61,6 @@ pub fn explore(name: &str, bound: Bound, required: &[&str], model: fn(&Seen)) {
 
 /// A fault that `segchain` plants in itself if `SEGCHAIN_PLANTED_FAULT` asks for it, and the model that has to catch it.
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub struct Fault {
     /// The model.
     pub model: &'static str,

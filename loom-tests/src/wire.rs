@@ -39,10 +39,11 @@ const ABORTED: u8 = b'A';
 
 /// Frames messages as records.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
 pub struct Records {
     /// Whether a framed record may disappear.
     pub accepts_gap: bool,
+    /// Whether a record that has begun cannot be aborted.
+    pub all_or_close: bool,
 }
 
 /// What the framer refuses, it refuses with this.
@@ -69,7 +70,12 @@ impl Records {
 
     /// Records that may.
     pub fn with_gaps() -> Self {
-        Self { accepts_gap: true }
+        Self { accepts_gap: true, ..Self::default() }
+    }
+
+    /// Records that may not disappear, and cannot be aborted.
+    pub fn all_or_close() -> Self {
+        Self { all_or_close: true, ..Self::default() }
     }
 }
 
@@ -98,14 +104,15 @@ impl Framer<Message> for Records {
         out.put(&[message.0, message.1]);
         out.push(Bytes::from_static(&PAYLOAD));
         let complete = out.put_u8(COMPLETE);
-        out.on_abort(Abort::Patch { at: complete, bytes: &[ABORTED] });
+        if !self.all_or_close {
+            out.on_abort(Abort::Patch { at: complete, bytes: &[ABORTED] });
+        }
         Ok(out.check()?)
     }
 }
 
 /// A record on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Record {
     /// A whole message.
     Whole(Message),

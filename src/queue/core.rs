@@ -17,6 +17,7 @@ pub(super) struct Core<M> {
     pub(super) changed: Condvar,
 }
 
+#[allow(clippy::struct_excessive_bools)] // four independent facts
 pub(super) struct State<M> {
     pub(super) bulk: VecDeque<Waiting<M>>,
     pub(super) control: VecDeque<Waiting<M>>,
@@ -229,7 +230,7 @@ impl<M> State<M> {
             Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, sent))
         };
         let death = match &outcome {
-            Outcome::Failed(error) => Some(error.clone()),
+            Outcome::Failed(error) if !planted("what cannot be aborted goes on") => Some(error.clone()),
             _ => None,
         };
         self.resolve(ticket, outcome, later);

@@ -390,7 +390,8 @@ where
         Ok(ticket)
     }
 
-    /// Takes no more messages. What is in the queue is still sent, by whoever brings it on.
+    /// Takes no more messages, from whoever waits for room neither. What is in the queue is still sent, by whoever brings it
+    /// on.
     pub fn close(&self) {
         let mut state = self.shared.core.lock();
         state.closed = true;
@@ -398,6 +399,9 @@ where
         later.wake_threads();
         later.wake(state.work.take());
         self.shared.core.unlock(state, later);
+        if !planted("close refuses no task") {
+            self.shared.bulk.wake_waiters();
+        }
     }
 
     /// Ends the queue: what has not left fails with [`SendErrorKind::ShutDown`]. The stream is left as it is, in the

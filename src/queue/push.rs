@@ -94,18 +94,16 @@ where
 {
     /// Polls for room, and pushes; what the future does. Must not be polled again when it was ready: it stays pending.
     pub fn poll_push(&mut self, context: &mut Context<'_>) -> Poll<Result<Ticket<M>, PushError<M>>> {
-        let refusal = self.queue.shared.core.lock().refusal();
-        if refusal.is_some() {
-            return match self.message.take() {
-                Some(message) => Poll::Ready(Err(PushError::new(message, refusal))),
-                None => Poll::Pending,
-            };
-        }
-        let Poll::Ready(permit) = self.acquire.poll_acquire(context) else { return Poll::Pending };
-        match self.message.take() {
-            Some(message) => Poll::Ready(self.queue.enqueue(message, permit, Lane::Bulk)),
-            None => Poll::Pending,
-        }
+        // First in the line, then a look whether the queue is closed: closing it wakes who is in the line.
+        let pushed = match self.acquire.poll_acquire(context) {
+            Poll::Ready(permit) => {
+                self.message.take().map(|message| self.queue.enqueue(message, permit, Lane::Bulk))
+            }
+            Poll::Pending => self.queue.shared.core.lock().refusal().and_then(|error| {
+                self.message.take().map(|message| Err(PushError::new(message, Some(error))))
+            }),
+        };
+        pushed.map_or(Poll::Pending, Poll::Ready)
     }
 }
 

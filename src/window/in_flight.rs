@@ -191,6 +191,7 @@ impl<T, R, E> Request<T, R, E> {
         }
         state.ended.push_back((value, result));
         let (waker, threads) = (state.waker.take(), state.threads > 0);
+        let waker = waker.filter(|_| !planted("the end of a request wakes no task"));
         drop(state);
         if threads {
             self.shared.ended.notify_all();

@@ -188,6 +188,14 @@ impl Window {
         Acquire { window: self.clone(), bytes, waiter: None }
     }
 
+    /// Wakes every task that waits, for it to look at something else than the window.
+    pub(crate) fn wake_waiters(&self) {
+        let mut state = self.lock();
+        let wakers = state.waiters.iter_mut().filter_map(|waiter| waiter.waker.take()).collect::<Vec<_>>();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.0.state)
     }

@@ -38,6 +38,8 @@ models! {
     queue::shut_down_races_with_a_turn: Three, sees [], catches ["a dead queue is handed over"];
     queue::a_turn_is_handed_over: Three, sees [], catches ["who was handed a turn leaves"];
     queue::a_push_waits_for_room: Three, sees [], catches ["a nudge does not lock"];
+    queue::a_push_is_cancelled_while_it_gets_room: Three, sees ["cancelled"], catches ["who cancels wakes nobody"];
+    queue::close_refuses_whoever_waits_for_room: Three, sees [], catches ["close refuses no task"];
     queue::control_against_bulk: None, sees ["before", "between", "after"], catches ["a message goes inside another"];
     queue::a_task_is_told_of_a_block: Three, sees [], catches ["a task is not told of a block"];
     queue::a_tickets_waker_is_replaced_while_parked: None, sees ["replaced"], catches ["old waker is kept"];
@@ -48,11 +50,14 @@ models! {
         catches ["no gap is made"];
     revoke::of_a_message_that_is_blocked_half_way: None, sees ["aborted", "sent"],
         catches ["a revoked message goes on"];
+    revoke::of_a_half_sent_message_that_cannot_be_aborted: None, sees ["waiting", "sent", "finishing", "failed"],
+        catches ["what cannot be aborted goes on"];
     window::never_over_budget: Three, sees ["together"], catches ["a window looks, then takes"];
     window::a_small_waiter_behind_a_cancelled_large_one: Three, sees [], catches ["who cancels wakes nobody"];
     window::a_permit_given_while_its_waiter_leaves: None, sees [], catches ["who cancels wakes nobody"];
     window::a_waiters_waker_is_replaced_while_parked: None, sees ["replaced"], catches ["the first waker is kept"];
     window::waiting_for_all_with_an_error: Three, sees [], catches ["a request ends before its reply is there"];
+    window::waiting_for_one_as_a_task: Three, sees [], catches ["the end of a request wakes no task"];
     slab::a_pool_keeps_what_it_may: None, sees ["recycled"], catches ["a pool looks, then keeps"];
 }
 

@@ -324,6 +324,49 @@ pub(crate) fn a_push_waits_for_room(_: &Seen) {
     assert!(queue.is_empty());
 }
 
+/// A queue of one message: a task that waits for room gives up, maybe just when it gets it; who waits behind it gets it.
+pub(crate) fn a_push_is_cancelled_while_it_gets_room(seen: &Seen) {
+    let options = QueueOptions::new().bounds(1 << 20, 1).pushers_flush(false);
+    let queue = Queue::with_options(Records::new(), Wire::new(), options);
+    drop(push(&queue, Message(1, 1)));
+    let mut cancelled = queue.push_async(Message(2, 1));
+    assert!(poll_with(&mut cancelled, &Flag::new()).is_pending());
+    let flusher = thread::spawn({
+        let queue = queue.clone();
+        move || queue.flush()
+    });
+    let behind = thread::spawn({
+        let queue = queue.clone();
+        move || drop(block_on(queue.push_async(Message(3, 1))).expect("an open queue"))
+    });
+    drop(cancelled);
+    seen.note("cancelled");
+    behind.join().expect("a task");
+    let _ = flusher.join().expect("a flusher").expect("a live stream");
+    let _ = queue.flush().expect("a live stream");
+    assert_eq!(queue.transport().records(), [whole(1, 1), whole(3, 1)]);
+    assert!(queue.is_empty());
+}
+
+/// A full queue in front of a full transport is closed: a task that waits for room gets its message back.
+pub(crate) fn close_refuses_whoever_waits_for_room(_: &Seen) {
+    let options = QueueOptions::new().bounds(1 << 20, 1);
+    let queue = Queue::with_options(Records::new(), Wire::new().full_after(3), options);
+    let ticket = push(&queue, Message(1, 1));
+    let task = thread::spawn({
+        let queue = queue.clone();
+        move || {
+            let refused = block_on(queue.push_async(Message(2, 1))).expect_err("a closed queue");
+            assert_eq!(refused.into_message(), Message(2, 1));
+        }
+    });
+    queue.close();
+    task.join().expect("a task");
+    assert_eq!(ticket.result(), None);
+    queue.transport().open();
+    assert_eq!(queue.wait(&ticket, None), Some(Ok(())));
+}
+
 /// A control message goes between two bulk ones, never inside one.
 pub(crate) fn control_against_bulk(seen: &Seen) {
     let options = QueueOptions::new().batch_bytes(4).pushers_flush(false);

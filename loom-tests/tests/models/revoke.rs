@@ -2,6 +2,7 @@
 
 use loom::thread;
 use segchain::queue::{QueueOptions, Revocation, SendQueue, Ticket};
+use segchain::send::SendErrorKind;
 use segchain_loom_tests::{Message, Record, Records, Seen, Wire};
 
 use crate::queue::{Queue, left_to_others, push, queue};
@@ -54,6 +55,42 @@ pub(crate) fn of_a_half_sent_message(seen: &Seen) {
     drop(push(&queue, SECOND));
     let flusher = flusher(&queue);
     revoke(&queue, ticket, seen, flusher);
+}
+
+/// The protocol cannot abort a message: if it has begun, the stream ends there, and the message behind fails.
+pub(crate) fn of_a_half_sent_message_that_cannot_be_aborted(seen: &Seen) {
+    let options = QueueOptions::new().pushers_flush(false);
+    let queue = SendQueue::with_options(Records::all_or_close(), Wire::new().at_most(2), options);
+    let ticket = push(&queue, FIRST);
+    let behind = push(&queue, SECOND);
+    let flusher = thread::spawn({
+        let queue = queue.clone();
+        move || drop(queue.flush())
+    });
+    let revoked = ticket.revoke();
+    flusher.join().expect("a flusher");
+    let flushed = queue.flush();
+    let (records, rest) = queue.transport().records_and_rest();
+    if let Revocation::Failed(error) = revoked {
+        seen.note("failed");
+        assert_eq!(error.kind(), SendErrorKind::Revoked);
+        assert_eq!((records, rest as u64), (Vec::new(), error.sent()));
+        let error = behind.result().expect("an answer").expect_err("a dead stream");
+        assert_eq!((error.kind(), error.sent()), (SendErrorKind::Revoked, 0));
+        assert!(flushed.is_err());
+    } else {
+        let (outcome, expected) = match revoked {
+            Revocation::Waiting(FIRST) => ("waiting", vec![SECOND]),
+            // All that was left were bytes that hold nothing of the caller's.
+            Revocation::Finishing => ("finishing", vec![FIRST, SECOND]),
+            Revocation::Sent => ("sent", vec![FIRST, SECOND]),
+            other => panic!("{other:?}"),
+        };
+        seen.note(outcome);
+        assert_eq!((records, rest), (expected.into_iter().map(Record::Whole).collect(), 0));
+        assert_eq!(behind.result(), Some(Ok(())));
+    }
+    assert!(queue.is_empty());
 }
 
 /// Framed and not begun, in a protocol that accepts a gap: it disappears.

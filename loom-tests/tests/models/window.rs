@@ -1,5 +1,6 @@
 //! The window, and the requests in it.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
@@ -110,6 +111,23 @@ pub(crate) fn waiting_for_all_with_an_error(_: &Seen) {
     assert_eq!(partial.failed, [(2, Failure::Failed("refused")), (3, Failure::Abandoned)]);
     assert_eq!(partial.done, [(1, 10)]);
     assert_eq!((requests.in_flight(), requests.window().requests_in_flight()), (0, 0));
+    for other in others {
+        other.join().expect("a receiver");
+    }
+}
+
+/// The same for a task, one at a time.
+pub(crate) fn waiting_for_one_as_a_task(_: &Seen) {
+    let requests = InFlight::<u8, u8, &str>::new(Window::new(8, 2));
+    let [first, second] = [1, 2].map(|value| requests.start(1, value));
+    let others =
+        [thread::spawn(move || first.complete(Ok(10))), thread::spawn(move || second.complete(Ok(20)))];
+    let mut done = Vec::new();
+    while let Some((value, reply)) = block_on(poll_fn(|context| requests.poll_one(context))) {
+        done.push((value, reply));
+    }
+    done.sort_by_key(|(value, _)| *value);
+    assert_eq!(done, [(1, Ok(10)), (2, Ok(20))]);
     for other in others {
         other.join().expect("a receiver");
     }
