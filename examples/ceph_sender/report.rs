@@ -105,7 +105,14 @@ impl fmt::Display for Report {
         row("MiB/s", format!("{:.0}", self.mib_per_s()))?;
         row("messages/s", format!("{:.0}", self.messages as f64 / self.seconds))?;
         row("sendmsg calls", format!("{} ({:.2} a message)", self.calls, ratio(self.calls, self.messages)))?;
-        row("slices", format!("{:.1} a call", ratio(self.slices, self.calls)))?;
+        row(
+            "slices",
+            format!(
+                "{:.1} a message, {:.1} a call",
+                ratio(self.slices, self.messages),
+                ratio(self.slices, self.calls)
+            ),
+        )?;
         row("payload bytes copied", self.copied.to_string())?;
         row("replies", format!("{} ok, {} failed", self.ok, self.failed))?;
         write!(f, "{:<22}{}", "checksum", if self.checksum_ok { "ok" } else { "WRONG" })

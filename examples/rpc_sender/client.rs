@@ -1,26 +1,30 @@
 //! One connection to an RPC program: calls in flight, replies matched by transaction id.
 //!
 //! ```text
-//!  start ─▶ Pending, Pages ─▶ RecordFramer ─▶ StreamSender ─▶ socket
-//!  next  ◀─ results, pages ◀─ RecordDeframer ◀─ Receiver ◀───┘
+//!  start ─▶ Pending, Window ─▶ SendQueue (RecordFramer) ─▶ ┐
+//!                                                          socket
+//!  next  ◀─ InFlight ◀─ RecordDeframer ◀─ Receiver ◀────── ┘      data of replies lands in our own pages
 //! ```
 //!
-//! One thread does both. Sending waits for the socket, so what is in flight has to be bounded: a peer that cannot get rid
-//! of its replies stops reading calls. [`WINDOW`] calls, of which either the call or the reply is small, are far from that.
+//! Calls are pushed by whoever has them; one thread sees to it that the queue goes on when the socket was full, one
+//! receives.
 
 use std::collections::HashMap;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use segchain::chain::{ChainBuilder, Outgoing, Payload};
-use segchain::framer::{Framer, LentSlices, Targets};
-use segchain::recv::{Received, Receiver};
-use segchain::send::StreamSender;
+use bytes::Bytes;
+use segchain::framer::{LentSlices, Targets};
+use segchain::queue::SendQueue;
+use segchain::recv::{Received, Receiver, RecvStats};
 use segchain::transport::{Interest, SocketRef, Wait};
+use segchain::window::{InFlight, Request, Window};
 use segchain_oncrpc::rpc::{Auth, AuthSys, CallHeader, ReplyHeader};
 use segchain_oncrpc::xdr::{Reader, Writer};
 use segchain_oncrpc::{Dropped, Layout, Message, Pending, RecordDeframer, RecordFramer};
@@ -28,16 +32,13 @@ use segchain_oncrpc::{Dropped, Layout, Message, Pending, RecordDeframer, RecordF
 use crate::Result;
 use crate::report::Report;
 
-/// Calls in flight.
-pub const WINDOW: usize = 16;
-/// Bytes in flight, about.
-const WINDOW_BYTES: u32 = 16 << 20;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// How long a peer may take, for a connection and for a reply.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-type Socket = SocketRef<Arc<OwnedFd>>;
+type Socket = SocketRef<Arc<Stream>>;
+type Call = Message<'static, Vec<Bytes>>;
 
 /// A connection to one version of one program.
 pub struct Client {
@@ -46,15 +47,25 @@ pub struct Client {
     program: u32,
     version: u32,
     xid: u32,
-    framer: RecordFramer,
-    sender: StreamSender<Socket>,
-    receiver: Receiver<Socket, RecordDeframer>,
+    queue: SendQueue<Call, RecordFramer, Socket>,
+    /// A call carries its transaction id; its reply is a record, but for the data that is in the pages.
+    calls: InFlight<u32, Vec<u8>, String>,
     pending: Pending,
-    pages: Pages,
-    dropped: mpsc::Receiver<Dropped>,
+    table: Arc<Mutex<Table>>,
+    threads: Vec<JoinHandle<()>>,
     replies_ok: u64,
     replies_failed: u64,
     failure: Option<String>,
+}
+
+/// What the receiving thread shares with the one that calls.
+#[derive(Default)]
+struct Table {
+    waiting: HashMap<u32, Request<u32, Vec<u8>, String>>,
+    pages: Pages,
+    stats: RecvStats,
+    /// Why no more replies will come.
+    ended: Option<String>,
 }
 
 /// A reply.
@@ -68,50 +79,70 @@ pub struct Answer {
 }
 
 impl Client {
-    /// Connects over TCP.
-    pub fn tcp(peer: &str, program: u32, version: u32) -> Result<Self> {
+    /// Connects over TCP. `window` bounds what is in flight.
+    pub fn tcp(peer: &str, program: u32, version: u32, window: Window) -> Result<Self> {
         let stream = connect(peer).map_err(|error| format!("cannot reach {peer}: {error}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self::new(peer, "oncrpc-tcp", stream.into(), program, version))
+        Self::new(peer, "oncrpc-tcp", Stream::Tcp(stream), program, version, window)
     }
 
     /// Connects to a socket of this machine.
-    pub fn unix(path: &str, program: u32, version: u32) -> Result<Self> {
+    pub fn unix(path: &str, program: u32, version: u32, window: Window) -> Result<Self> {
         let stream = UnixStream::connect(path).map_err(|error| format!("cannot reach {path}: {error}"))?;
-        Ok(Self::new(path, "oncrpc-unix", stream.into(), program, version))
+        Self::new(path, "oncrpc-unix", Stream::Unix(stream), program, version, window)
     }
 
-    fn new(peer: &str, protocol: &'static str, socket: OwnedFd, program: u32, version: u32) -> Self {
-        let socket = SocketRef::new(Arc::new(socket));
+    fn new(
+        peer: &str,
+        protocol: &'static str,
+        stream: Stream,
+        program: u32,
+        version: u32,
+        window: Window,
+    ) -> Result<Self> {
+        let socket = SocketRef::new(Arc::new(stream));
         let pending = Pending::new();
         let (log, dropped) = mpsc::channel();
         let deframer = RecordDeframer::new(pending.clone()).refuse_calls().on_dropped(move |record| {
             let _ = log.send(record);
         });
-        Self {
+        let receiver = Receiver::new(socket.clone(), deframer);
+        let queue = SendQueue::new(RecordFramer::new(), socket);
+        let table = Arc::new(Mutex::new(Table::default()));
+        let (pusher, shared) = (queue.clone(), table.clone());
+        // What ends the queue ends the connection, and so the receiving thread tells everybody.
+        let send = move || drop(pusher.run());
+        let receive = move || receive(receiver, &dropped, &shared);
+        let threads = vec![
+            thread::Builder::new().name("send".into()).spawn(send)?,
+            thread::Builder::new().name("receive".into()).spawn(receive)?,
+        ];
+        Ok(Self {
             peer: peer.into(),
             protocol,
             program,
             version,
             xid: std::process::id() << 16,
-            framer: RecordFramer::new(),
-            sender: StreamSender::new(socket.clone()),
-            receiver: Receiver::new(socket, deframer),
+            queue,
+            calls: InFlight::new(window),
             pending,
-            pages: Pages::default(),
-            dropped,
+            table,
+            threads,
             replies_ok: 0,
             replies_failed: 0,
             failure: None,
-        }
+        })
+    }
+
+    /// How many calls may be in flight.
+    pub fn in_flight(&self) -> usize {
+        self.calls.window().max_requests()
     }
 
     /// Sends a call without payload whose reply comes whole; returns its transaction id.
     pub fn start(&mut self, procedure: u32, args: impl FnOnce(&mut Writer)) -> Result<u32> {
         let (xid, message) = self.message(procedure, args)?;
-        self.pending.expect(xid, Layout::Whole)?;
-        self.send(message)?;
-        Ok(xid)
+        self.send(xid, message.raw(Vec::new()), 0, Layout::Whole)
     }
 
     /// Sends a call whose last argument is an opaque: the payload, which is not copied.
@@ -119,12 +150,11 @@ impl Client {
         &mut self,
         procedure: u32,
         args: impl FnOnce(&mut Writer),
-        payload: impl Payload,
+        payload: Vec<Bytes>,
     ) -> Result<u32> {
         let (xid, message) = self.message(procedure, args)?;
-        self.pending.expect(xid, Layout::Whole)?;
-        self.send(message.opaque(payload))?;
-        Ok(xid)
+        let bytes = payload.iter().map(|page| page.len() as u64).sum();
+        self.send(xid, message.opaque(payload), bytes, Layout::Whole)
     }
 
     /// Sends a call whose reply's data lands in `pages`; they come back with the answer.
@@ -136,15 +166,18 @@ impl Client {
         pages: Vec<Vec<u8>>,
     ) -> Result<u32> {
         let (xid, message) = self.message(procedure, args)?;
-        self.pending.expect(xid, layout)?;
-        self.pages.0.insert(xid.into(), pages);
-        self.send(message)?;
-        Ok(xid)
+        let bytes = pages.iter().map(|page| page.len() as u64).sum();
+        lock(&self.table).pages.0.insert(xid.into(), pages);
+        self.send(xid, message.raw(Vec::new()), bytes, layout)
     }
 
     /// The next reply, whichever call it answers.
     pub fn next(&mut self) -> Result<Answer> {
-        let reply = self.wait()?;
+        let Some((xid, reply)) = self.calls.wait_one(Some(Instant::now() + PATIENCE)) else {
+            return Err(format!("{}: no answer in {} s", self.peer, PATIENCE.as_secs()).into());
+        };
+        let pages = lock(&self.table).pages.0.remove(&xid.into());
+        let reply = reply.map_err(|failure| format!("{}: {failure}", self.peer))?;
         let mut results = Reader::new(&reply);
         let header = ReplyHeader::decode(&mut results).map_err(|error| format!("{}: {error}", self.peer))?;
         let results = if header.is_success() {
@@ -153,7 +186,7 @@ impl Client {
         } else {
             Err(self.failed(&format!("the call was answered with {}", header.reply)))
         };
-        Ok(Answer { xid: header.xid, results, pages: self.pages.0.remove(&header.xid.into()) })
+        Ok(Answer { xid, results, pages })
     }
 
     /// Counts a reply that is no good; returns what to say about it.
@@ -162,36 +195,6 @@ impl Client {
         let text = format!("{}: {why}", self.peer);
         self.failure.get_or_insert_with(|| text.clone());
         text
-    }
-
-    /// Waits for a record; returns it, but for the data that is in the pages.
-    fn wait(&mut self) -> Result<Vec<u8>> {
-        let Self { receiver, pages, peer, .. } = self;
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let mut reply = None;
-            let received = receiver.receive(pages, |record| {
-                reply = Some(record.to_bytes().into());
-                ControlFlow::Break(())
-            });
-            let received = received.map_err(|error| format!("{peer}: {error}"))?;
-            if let Some(reply) = reply {
-                return Ok(reply);
-            }
-            if let Ok(dropped) = self.dropped.try_recv() {
-                return Err(format!("{peer}: {dropped}").into());
-            }
-            if received == Received::Eof {
-                return Err(format!("{peer}: the peer closed the connection before it answered").into());
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(format!("{peer}: no answer in {} s", PATIENCE.as_secs()).into());
-            }
-            if received == Received::Blocked {
-                receiver.transport().wait(Interest::Readable, Some(left))?;
-            }
-        }
     }
 
     /// One call and its results.
@@ -208,7 +211,7 @@ impl Client {
     pub fn null(&mut self, count: u64, mut done: impl FnMut(u64)) -> Result<()> {
         let (mut started, mut answered) = (0, 0);
         while answered < count {
-            while started < count && started - answered < WINDOW as u64 {
+            while started < count && started - answered < self.in_flight() as u64 {
                 self.start(0, |_| {})?;
                 started += 1;
             }
@@ -226,13 +229,14 @@ impl Client {
 
     /// The figures of this connection.
     pub fn report(&self, elapsed: Duration) -> Report {
+        let received = lock(&self.table).stats;
         Report {
             peer: self.peer.clone(),
             protocol: self.protocol,
             elapsed,
-            send: self.sender.stats(),
-            recv_calls: self.receiver.stats().calls,
-            recv_bytes_copied: self.receiver.stats().copied,
+            send: self.queue.stats(),
+            recv_calls: received.calls,
+            recv_bytes_copied: received.copied,
             replies_ok: self.replies_ok,
             replies_failed: self.replies_failed,
             failure: self.failure.clone(),
@@ -251,12 +255,107 @@ impl Client {
         Ok((self.xid, Message::new(head.finish()?)))
     }
 
-    fn send<P: Payload>(&mut self, message: Message<'_, P>) -> Result<()> {
-        let mut out = ChainBuilder::new();
-        self.framer.frame(message, &mut out)?;
-        let mut outgoing = Outgoing::new(out.finish()?);
-        let sent = self.sender.send_blocking(&mut outgoing, Some(Instant::now() + PATIENCE));
-        Ok(sent.map_err(|error| format!("{}: {error}", self.peer))?)
+    /// Sends a call as soon as there is room in the window.
+    fn send(&mut self, xid: u32, call: Call, bytes: u64, layout: Layout) -> Result<u32> {
+        let peer = &self.peer;
+        let Some(permit) = self.calls.window().acquire_until(bytes, Some(Instant::now() + PATIENCE)) else {
+            return Err(format!("{peer}: no answer in {} s", PATIENCE.as_secs()).into());
+        };
+        self.pending.expect(xid, layout)?;
+        {
+            let mut table = lock(&self.table);
+            if let Some(why) = &table.ended {
+                return Err(format!("{peer}: {why}").into());
+            }
+            table.waiting.insert(xid, self.calls.start_with(permit, xid));
+        }
+        // From here on the receiving thread tells what becomes of it: a call that does not leave ends the connection.
+        let ticket = self.queue.push(call).map_err(|error| format!("{peer}: {error}"))?;
+        match ticket.result() {
+            Some(Err(error)) => Err(format!("{peer}: {error}").into()),
+            _ => Ok(xid),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.queue.shut_down();
+        // Both threads see the end of the stream.
+        let _ = self.queue.transport().get_ref().shut_down();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Takes replies until the connection ends, and tells every call that is left.
+fn receive(
+    mut receiver: Receiver<Socket, RecordDeframer>,
+    dropped: &mpsc::Receiver<Dropped>,
+    table: &Mutex<Table>,
+) {
+    let why = loop {
+        // Locked for one step that does not wait, for the pages that it lends are in the table.
+        let received = {
+            let mut table = lock(table);
+            let Table { waiting, pages, stats, .. } = &mut *table;
+            let received = receiver.receive(pages, |record| {
+                if let Some(call) = waiting.remove(&record.xid()) {
+                    call.complete(Ok(record.to_bytes().into()));
+                }
+                ControlFlow::Continue(())
+            });
+            *stats = receiver.stats();
+            received
+        };
+        // A record that is of no use is one that no call of ours has asked for.
+        if let Ok(dropped) = dropped.try_recv() {
+            break dropped.to_string();
+        }
+        match received {
+            Ok(Received::Eof) => break "the peer closed the connection before it answered".to_owned(),
+            Ok(Received::Blocked) => {
+                if let Err(error) = receiver.transport().wait(Interest::Readable, None) {
+                    break error.to_string();
+                }
+            }
+            Ok(_) => {}
+            Err(error) => break error.to_string(),
+        }
+    };
+    let mut table = lock(table);
+    table.ended = Some(why.clone());
+    for (_, call) in table.waiting.drain() {
+        call.complete(Err(why.clone()));
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stream socket of either family.
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn shut_down(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
     }
 }
 
@@ -282,11 +381,6 @@ impl Targets for Pages {
         }
         true
     }
-}
-
-/// How many calls of so many bytes may be in flight.
-pub fn window(bytes: u32) -> usize {
-    (WINDOW_BYTES / bytes.max(1)).clamp(1, WINDOW as u32) as usize
 }
 
 /// So many bytes in pages of their own, as a cache would have them.

@@ -9,17 +9,19 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::Instant;
 
+use bytes::Bytes;
 use segchain::chain::{ChainBuilder, Outgoing, SegmentChain};
 use segchain::checksum::{Checksum, Crc32c};
 use segchain::framer::Framer;
 use segchain::recv::{Received, Receiver};
 use segchain::send::StreamSender;
 use segchain::transport::SocketRef;
+use segchain::window::Window;
 use segchain_oncrpc::rpc::{AcceptStatus, CallHeader, ReplyHeader};
 use segchain_oncrpc::xdr::{Reader, Writer};
 use segchain_oncrpc::{Message, Pending, Record, RecordDeframer, RecordFramer};
 
-use crate::client::{Client, pages, window};
+use crate::client::{Client, PAGE};
 use crate::report::Report;
 use crate::{Result, bar};
 
@@ -29,7 +31,7 @@ const VERSION: u32 = 1;
 const DIGEST: u32 = 1;
 
 /// `count` calls with `chunk` bytes of scattered pages, every digest checked.
-pub fn run(count: u64, chunk: u32) -> Result<Report> {
+pub fn run(count: u64, chunk: u32, window: Window) -> Result<Report> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?.to_string();
     let peer = thread::spawn(move || {
@@ -37,20 +39,20 @@ pub fn run(count: u64, chunk: u32) -> Result<Report> {
         let (stream, _) = listener.accept().map_err(|error| error.to_string())?;
         serve(&stream, chunk).map_err(|error| error.to_string())
     });
-    let mut client = Client::tcp(&address, PROGRAM, VERSION)?;
+    let mut client = Client::tcp(&address, PROGRAM, VERSION, window)?;
 
-    let mut memory = pages(chunk as usize);
+    let memory = Scattered::new(chunk as usize);
     let mut expected = HashMap::new();
     let mut same = true;
     let bar = bar(count, "calls");
     let began = Instant::now();
     let mut started = 0;
     while started < count || !expected.is_empty() {
-        while started < count && expected.len() < window(chunk) {
+        while started < count && expected.len() < client.in_flight() {
             // Every call has other bytes, so that no digest fits two.
-            stamp(&mut memory, started);
-            let digest = digest(memory.iter().map(Vec::as_slice));
-            expected.insert(client.start_with(DIGEST, |_| {}, memory.as_slice())?, digest);
+            let pages = memory.pages(started);
+            let digest = digest(pages.iter().map(|page| &page[..]));
+            expected.insert(client.start_with(DIGEST, |_| {}, pages)?, digest);
             started += 1;
         }
         let answer = client.next()?;
@@ -129,10 +131,31 @@ fn digest<'p>(pieces: impl Iterator<Item = &'p [u8]>) -> u32 {
     crc.value()
 }
 
-/// Marks every page with the number of the call and its own.
-fn stamp(pages: &mut [Vec<u8>], call: u64) {
-    for (number, page) in pages.iter_mut().enumerate() {
-        let mark = (call << 16 ^ number as u64).to_be_bytes();
-        page.iter_mut().zip(mark).for_each(|(byte, mark)| *byte = mark);
+/// Memory as it is in a page cache, for payloads whose pages do not lie side by side.
+struct Scattered {
+    memory: Bytes,
+    len: usize,
+}
+
+impl Scattered {
+    /// Memory for payloads of `len` bytes: twice as many pages as one takes, and at least 4096.
+    fn new(len: usize) -> Self {
+        let count = (2 * len.div_ceil(PAGE)).max(4096);
+        let mut memory = vec![0; count * PAGE];
+        for (number, page) in memory.chunks_mut(PAGE).enumerate() {
+            let mark = (number as u64 ^ 0x5eed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            page.iter_mut().zip(mark.iter().cycle()).for_each(|(byte, mark)| *byte = *mark);
+        }
+        Self { memory: memory.into(), len }
+    }
+
+    /// The pages of a call, every other one from another start each time.
+    fn pages(&self, call: u64) -> Vec<Bytes> {
+        let count = self.memory.len() / PAGE;
+        let page = |(index, at): (usize, usize)| {
+            let start = (call as usize + 2 * index) % count * PAGE;
+            self.memory.slice(start..start + PAGE.min(self.len - at))
+        };
+        (0..self.len).step_by(PAGE).enumerate().map(page).collect()
     }
 }

@@ -27,6 +27,7 @@ use std::time::Instant;
 
 use clap::{Parser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
+use segchain::window::Window;
 
 use client::Client;
 use report::Report;
@@ -67,9 +68,21 @@ struct Args {
     /// How many calls, where there is no file that says it [default: 1000; 1 with --rpcbind]
     #[arg(long, value_name = "N")]
     count: Option<u64>,
+    /// How many calls may be in flight [default: as many as fill 64 MiB, at most 256]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=65536))]
+    in_flight: Option<u32>,
     /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn window(&self) -> Window {
+        match self.in_flight {
+            Some(calls) => Window::new(u64::from(calls) * u64::from(self.chunk), calls as usize),
+            None => Window::for_object_size(self.chunk.into()),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -78,7 +91,7 @@ fn main() -> ExitCode {
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => {
             let text = error.to_string();
-            eprintln!("rpc_sender: {}", one_line(text.trim_start_matches("error: ")));
+            eprintln!("rpc_sender: {} (see --help)", one_line(text.trim_start_matches("error: ")));
             return ExitCode::from(2);
         }
     };
@@ -102,10 +115,10 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<Report> {
     match (&args.rpcbind, &args.nfs) {
-        (Some(peer), _) => rpcbind::run(peer, args.count.unwrap_or(1)),
+        (Some(peer), _) => rpcbind::run(peer, args.count.unwrap_or(1), args.window()),
         (None, Some(peer)) if args.mount.is_some() => files(args, peer),
-        (None, Some(peer)) => nulls(peer, args.count.unwrap_or(1000)),
-        (None, None) => embedded::run(args.count.unwrap_or(1000), args.chunk),
+        (None, Some(peer)) => nulls(peer, args.count.unwrap_or(1000), args.window()),
+        (None, None) => embedded::run(args.count.unwrap_or(1000), args.chunk, args.window()),
     }
 }
 
@@ -118,7 +131,8 @@ fn files(args: &Args, peer: &str) -> Result<Report> {
         return Err("nothing to do: --mount needs --write or --read".into());
     }
     let root = mount::mnt(mount, export)?;
-    let mut server = nfs3::Server::new(Client::tcp(peer, nfs3::PROGRAM, nfs3::VERSION)?, root, args.chunk)?;
+    let mut server =
+        nfs3::Server::new(Client::tcp(peer, nfs3::PROGRAM, nfs3::VERSION, args.window())?, root, args.chunk)?;
 
     let began = Instant::now();
     let mut payload = 0;
@@ -127,9 +141,7 @@ fn files(args: &Args, peer: &str) -> Result<Report> {
         payload += server.write(&file, name)?;
     }
     if let (Some(name), Some(path)) = (&args.read, &args.output) {
-        let file =
-            File::create(path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
-        payload += server.read(name, &file)?;
+        payload += server.read(name, path)?;
     }
     let mut report = server.client().report(began.elapsed());
     report.payload_bytes = payload;
@@ -142,8 +154,8 @@ fn files(args: &Args, peer: &str) -> Result<Report> {
 }
 
 /// Calls that carry nothing: how fast the road is.
-fn nulls(peer: &str, count: u64) -> Result<Report> {
-    let mut client = Client::tcp(peer, nfs3::PROGRAM, nfs3::VERSION)?;
+fn nulls(peer: &str, count: u64, window: Window) -> Result<Report> {
+    let mut client = Client::tcp(peer, nfs3::PROGRAM, nfs3::VERSION, window)?;
     let bar = bar(count, "calls");
     let began = Instant::now();
     client.null(count, |done| bar.set_position(done))?;

@@ -1,5 +1,6 @@
 //! The MOUNT protocol, version 3 (RFC 1813 appendix I): a path becomes a file handle.
 
+use segchain::window::Window;
 use segchain_oncrpc::xdr::Reader;
 
 use crate::Result;
@@ -12,7 +13,7 @@ const MNT: u32 = 1;
 
 /// Mounts `export`: the handle of its root.
 pub fn mnt(peer: &str, export: &str) -> Result<Handle> {
-    let mut client = Client::tcp(peer, PROGRAM, VERSION)?;
+    let mut client = Client::tcp(peer, PROGRAM, VERSION, Window::new(1, 1))?;
     let results = client.call(MNT, |args| {
         args.opaque_within("dirpath", 1024, export.as_bytes());
     })?;

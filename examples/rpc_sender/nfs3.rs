@@ -6,11 +6,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
+use bytes::Bytes;
 use segchain_oncrpc::xdr::{Reader, Writer};
 use segchain_oncrpc::{DataAt, Layout};
 
-use crate::client::{Client, pages, window};
+use crate::client::{Client, PAGE, pages};
 use crate::{Result, bar};
 
 /// The program number of NFS.
@@ -76,18 +78,17 @@ impl Server {
         let bar = bar(len, "bytes");
         let mut todo = stretches(len, self.write_size);
         let mut in_flight = HashMap::new();
-        let mut memory = pages(self.write_size as usize);
         let mut verifier = None;
         while !todo.is_empty() || !in_flight.is_empty() {
-            while in_flight.len() < window(self.write_size)
+            while in_flight.len() < self.client.in_flight()
                 && let Some(next) = todo.pop_front()
             {
-                let data = fill(&mut memory, file, next)?;
+                let data = fill(file, next)?;
                 let args = |args: &mut Writer| {
                     handle.encode(args);
                     args.u64(next.offset).u32(next.len).u32(UNSTABLE);
                 };
-                in_flight.insert(self.client.start_with(WRITE, args, data.as_slice())?, next);
+                in_flight.insert(self.client.start_with(WRITE, args, data)?, next);
             }
             let answer = self.client.next()?;
             let results = answer.results?;
@@ -111,16 +112,19 @@ impl Server {
         Ok(len)
     }
 
-    /// Reads all of `name` into `file`; returns how many bytes that is.
-    pub fn read(&mut self, name: &str, file: &File) -> Result<u64> {
+    /// Reads all of `name` into the file at `path`, which is made or emptied if there is a `name`; returns how many bytes
+    /// that is.
+    pub fn read(&mut self, name: &str, path: &Path) -> Result<u64> {
         let peer = self.client.peer().to_owned();
         let (handle, len) = self.lookup(name)?.ok_or_else(|| format!("{peer}: there is no {name}"))?;
+        let file =
+            &File::create(path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         let bar = bar(len, "bytes");
         let mut todo = stretches(len, self.read_size);
         let mut in_flight = HashMap::new();
         let mut idle = Vec::new();
         while !todo.is_empty() || !in_flight.is_empty() {
-            while in_flight.len() < window(self.read_size)
+            while in_flight.len() < self.client.in_flight()
                 && let Some(next) = todo.pop_front()
             {
                 let args = |args: &mut Writer| {
@@ -232,17 +236,16 @@ fn stretches(len: u64, size: u32) -> VecDeque<Stretch> {
     offsets.map(|offset| Stretch { offset, len: (len - offset).min(size.into()) as u32 }).collect()
 }
 
-/// Reads a stretch of a file into pages.
-fn fill<'p>(pages: &'p mut [Vec<u8>], file: &File, stretch: Stretch) -> Result<Vec<&'p [u8]>> {
-    let mut filled = Vec::with_capacity(pages.len());
-    let (mut offset, mut left) = (stretch.offset, stretch.len as usize);
-    for page in pages {
-        let len = left.min(page.len());
-        file.read_exact_at(&mut page[..len], offset).map_err(|error| format!("reading the file: {error}"))?;
-        filled.push(&page[..len]);
-        (offset, left) = (offset + len as u64, left - len);
-    }
-    Ok(filled)
+/// Reads a stretch of a file into pages of their own, as a cache would have them.
+fn fill(file: &File, stretch: Stretch) -> Result<Vec<Bytes>> {
+    let len = stretch.len as usize;
+    let page = |at: usize| {
+        let mut page = vec![0; PAGE.min(len - at)];
+        file.read_exact_at(&mut page, stretch.offset + at as u64)?;
+        Ok(Bytes::from(page))
+    };
+    let pages: std::io::Result<Vec<Bytes>> = (0..len).step_by(PAGE).map(page).collect();
+    Ok(pages.map_err(|error| format!("reading the file: {error}"))?)
 }
 
 /// Writes what is in pages to a file.

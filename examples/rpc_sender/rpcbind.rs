@@ -12,12 +12,13 @@ use segchain::chain::{ChainBuilder, SegmentChain};
 use segchain::framer::Framer;
 use segchain::send::{DatagramSender, Progress};
 use segchain::transport::SocketRef;
+use segchain::window::Window;
 use segchain_oncrpc::rpc::{CallHeader, ReplyHeader};
 use segchain_oncrpc::xdr::{Reader, Writer};
 use segchain_oncrpc::{Message, Record, RecordFramer};
 
 use crate::Result;
-use crate::client::{Client, WINDOW};
+use crate::client::Client;
 use crate::report::Report;
 
 const PROGRAM: u32 = 100_000;
@@ -32,11 +33,11 @@ const TRIES: u32 = 4;
 const DATAGRAM: usize = 64 << 10;
 
 /// `count` calls to rpcbind at `HOST:PORT`, `udp:HOST:PORT` or the path of a socket.
-pub fn run(peer: &str, count: u64) -> Result<Report> {
+pub fn run(peer: &str, count: u64, window: Window) -> Result<Report> {
     match peer.strip_prefix("udp:") {
         Some(address) => getaddr(address, count),
-        None if peer.contains('/') => dump(Client::unix(peer, PROGRAM, VERSION)?, count),
-        None => dump(Client::tcp(peer, PROGRAM, VERSION)?, count),
+        None if peer.contains('/') => dump(Client::unix(peer, PROGRAM, VERSION, window)?, count),
+        None => dump(Client::tcp(peer, PROGRAM, VERSION, window)?, count),
     }
 }
 
@@ -48,7 +49,7 @@ fn dump(mut client: Client, count: u64) -> Result<Report> {
     let mut entries = None;
     let mut same = true;
     while started < count || !in_flight.is_empty() {
-        while started < count && in_flight.len() < WINDOW {
+        while started < count && in_flight.len() < client.in_flight() {
             in_flight.insert(client.start(DUMP, |_| {})?);
             started += 1;
         }

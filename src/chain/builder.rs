@@ -150,6 +150,8 @@ impl<'b> ChainBuilder<'b> {
     pub const COPY_BELOW: usize = 1024;
     /// The most slots a chain may have.
     pub const MAX_SLOTS: usize = 1024;
+    /// The most fragments a chain may be cut into.
+    pub const MAX_FRAGMENTS: u64 = 1 << 20;
 
     /// An empty builder, with room for 16 segments and 192 scratch bytes. [`SegmentChain::recycle`] gives one that has the
     /// memory of an earlier message, and makes no allocation at all.
@@ -393,8 +395,9 @@ impl<'b> ChainBuilder<'b> {
     /// The first mistake so far. A framer with state of its own asks before it commits that state.
     ///
     /// # Errors
-    /// What [`finish`](Self::finish) would return, but for what only it can see: a cycle of slots, and markers that
-    /// carry the length past 2^63.
+    /// What [`finish`](Self::finish) would return, but for what only it can see: a cycle of slots, too many fragments, and
+    /// markers that carry the length past 2^63. Whether a framer can cause these does not depend on its messages, but on
+    /// its slots and its fragment size.
     pub fn check(&self) -> Result<(), ChainError> {
         self.notes.error.map_or(Ok(()), Err)
     }
@@ -402,7 +405,8 @@ impl<'b> ChainBuilder<'b> {
     /// Ends the message.
     ///
     /// # Errors
-    /// The first mistake of any call before, or [`ChainError::SlotCycle`], or [`ChainError::TooLong`].
+    /// The first mistake of any call before, or [`ChainError::SlotCycle`], [`ChainError::TooManyFragments`] or
+    /// [`ChainError::TooLong`].
     pub fn finish(mut self) -> Result<SegmentChain<'b>, ChainError> {
         self.check()?;
         self.apply_fragments()?;
@@ -420,6 +424,9 @@ impl<'b> ChainBuilder<'b> {
             marker(Fragment { index: 0, len: body, last: true }, &mut bytes);
             self.segments.arena[..bytes.len()].copy_from_slice(&bytes);
             return Ok(());
+        }
+        if body.div_ceil(max) > Self::MAX_FRAGMENTS {
+            return Err(ChainError::TooManyFragments { fragments: body.div_ceil(max) });
         }
         let markers = body.div_ceil(max).saturating_mul(width);
         checked_len(body, markers)?;

@@ -66,6 +66,11 @@ pub enum ChainError {
     },
     /// More slots than [`MAX_SLOTS`](super::ChainBuilder::MAX_SLOTS).
     TooManySlots,
+    /// More fragments than [`MAX_FRAGMENTS`](super::ChainBuilder::MAX_FRAGMENTS).
+    TooManyFragments {
+        /// How many there would be.
+        fragments: u64,
+    },
     /// [`fragment`](super::ChainBuilder::fragment) after something was put or pushed.
     FragmentNotFirst {
         /// Length at that moment.
@@ -104,6 +109,9 @@ impl fmt::Display for ChainError {
             }
             Self::SlotCycle { position } => write!(f, "slot at {position} depends on its own value"),
             Self::TooManySlots => write!(f, "more than {} slots", super::ChainBuilder::MAX_SLOTS),
+            Self::TooManyFragments { fragments } => {
+                write!(f, "{fragments} fragments, the limit is {}", super::ChainBuilder::MAX_FRAGMENTS)
+            }
             Self::FragmentNotFirst { len } => write!(f, "fragment() after {len} bytes, it must come first"),
             Self::EmptyChunk { position, remaining } => {
                 write!(f, "at {position}: a Buf with {remaining} bytes left shows none of them")

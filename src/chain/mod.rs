@@ -103,10 +103,12 @@ impl<'b> SegmentChain<'b> {
         self.notes.slots.digested()
     }
 
-    /// Makes every byte before `position` final: digests what the slots there need, each byte once however many
-    /// covers overlap, and writes their values. Idempotent and monotonic; positions past the end mean the end.
+    /// Makes every byte before `position` final: digests what the slots there need and writes their values. Idempotent
+    /// and monotonic; positions past the end mean the end.
     ///
-    /// A slot that lies *before* its cover is digested whole at the first call.
+    /// A byte that several covers of built-in checksums share is read once. A slot that lies *before* its cover is digested
+    /// by itself, whole, at the first call, and so are those that it depends on; a checksum of the caller's reads its cover
+    /// itself.
     pub fn seal_through(&mut self, position: u64) {
         let to = position.min(self.len());
         if to > self.sealed {

@@ -16,6 +16,14 @@ use super::ChainBuilder;
 /// assert_eq!(out.len(), 8192);
 /// ```
 pub trait Payload {
+    /// Length in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether there are no bytes at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Pushes all of it, in order.
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
@@ -23,6 +31,10 @@ pub trait Payload {
 }
 
 impl Payload for () {
+    fn len(&self) -> u64 {
+        0
+    }
+
     fn push_to<'m>(self, _: &mut ChainBuilder<'m>)
     where
         Self: 'm,
@@ -31,6 +43,10 @@ impl Payload for () {
 }
 
 impl Payload for Bytes {
+    fn len(&self) -> u64 {
+        Bytes::len(self) as u64
+    }
+
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
         Self: 'm,
@@ -40,6 +56,10 @@ impl Payload for Bytes {
 }
 
 impl Payload for Vec<Bytes> {
+    fn len(&self) -> u64 {
+        total(self)
+    }
+
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
         Self: 'm,
@@ -51,6 +71,10 @@ impl Payload for Vec<Bytes> {
 }
 
 impl Payload for &[Bytes] {
+    fn len(&self) -> u64 {
+        total(self)
+    }
+
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
         Self: 'm,
@@ -62,6 +86,10 @@ impl Payload for &[Bytes] {
 }
 
 impl Payload for &[u8] {
+    fn len(&self) -> u64 {
+        <[u8]>::len(self) as u64
+    }
+
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
         Self: 'm,
@@ -71,6 +99,10 @@ impl Payload for &[u8] {
 }
 
 impl Payload for &[&[u8]] {
+    fn len(&self) -> u64 {
+        total(self)
+    }
+
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
         Self: 'm,
@@ -82,6 +114,10 @@ impl Payload for &[&[u8]] {
 }
 
 impl Payload for &[Vec<u8>] {
+    fn len(&self) -> u64 {
+        total(self)
+    }
+
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
         Self: 'm,
@@ -90,4 +126,8 @@ impl Payload for &[Vec<u8>] {
             out.push_borrowed(page);
         }
     }
+}
+
+fn total(pages: &[impl AsRef<[u8]>]) -> u64 {
+    pages.iter().map(|page| page.as_ref().len() as u64).sum()
 }

@@ -17,8 +17,7 @@ pub(super) struct Core<M> {
     pub(super) changed: Condvar,
 }
 
-// Each of them is independent of the others.
-#[allow(clippy::struct_excessive_bools)]
+#[allow(clippy::struct_excessive_bools)] // four independent facts
 pub(super) struct State<M> {
     pub(super) bulk: VecDeque<Waiting<M>>,
     pub(super) control: VecDeque<Waiting<M>>,
@@ -142,6 +141,13 @@ impl<M> State<M> {
         }
     }
 
+    /// Whether somebody waits who would go on with the flusher's work. What is framed when the stream has ended is the
+    /// flusher's own to fail.
+    pub(super) fn may_hand_over(&self) -> bool {
+        let somebody = self.drivers > 0 || self.work.is_some();
+        somebody && (self.dead.is_none() || planted("a dead queue is handed over"))
+    }
+
     /// Whether a flusher would find something to do.
     pub(super) fn has_work(&self) -> bool {
         let parked = self.batch.as_ref().is_some_and(|batch| !batch.outgoing.is_empty());
@@ -209,12 +215,14 @@ impl<M> State<M> {
         let message = &mut batch.outgoing[index];
         let sent = message.sent();
         // The message itself is dropped when the lock is free: its pages have owners.
-        let outcome = if sent == 0 && self.accepts_gap {
+        let outcome = if sent == 0 && self.accepts_gap && !planted("no gap is made") {
             later.outgoing.push(batch.outgoing.remove(index));
             later.permits.push(batch.entries.remove(index).permit);
             Outcome::Revoked(RevokedAs::Dropped)
         } else if let Some((rest, aborted)) = message.replacement() {
-            later.outgoing.push(std::mem::replace(message, rest));
+            if !planted("a revoked message goes on") {
+                later.outgoing.push(std::mem::replace(message, rest));
+            }
             batch.entries[index].ticket = None;
             Outcome::Revoked(if aborted { RevokedAs::Aborted } else { RevokedAs::Finishing })
         } else {
@@ -222,7 +230,7 @@ impl<M> State<M> {
             Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, sent))
         };
         let death = match &outcome {
-            Outcome::Failed(error) => Some(error.clone()),
+            Outcome::Failed(error) if !planted("what cannot be aborted goes on") => Some(error.clone()),
             _ => None,
         };
         self.resolve(ticket, outcome, later);

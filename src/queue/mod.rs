@@ -8,6 +8,11 @@
 //! Messages wait, not chains: they are framed, in order, when they reach the head. Whoever finds the batch in its place
 //! may take it and flush: the pusher itself, a thread, an event loop. Replies are not this room's business: see
 //! [`window`](crate::window).
+//!
+//! **Somebody has to bring the queue on.** A push sends what the socket takes and returns. When the socket is full, the rest
+//! leaves when somebody calls [`run`](SendQueue::run) (a thread that does nothing else: the simplest),
+//! [`wait`](SendQueue::wait), [`flush`](SendQueue::flush) (an event loop), or pushes into a full queue. Awaiting a
+//! [`Ticket`] does not.
 
 mod core;
 mod push;
@@ -15,6 +20,7 @@ mod ticket;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::IoSlice;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +34,7 @@ use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
 use crate::framer::Framer;
 use crate::send::{Blocked, Progress, SendError, SendErrorKind, SendOptions, SendStats, StreamSender};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
-use crate::transport::{Interest, VectoredSend, Wait};
+use crate::transport::{Interest, SendFlags, VectoredSend, Wait};
 use crate::window::{Permit, Window};
 
 /// A message that can wait in a queue.
@@ -139,10 +145,20 @@ pub enum Flushed {
     HandedOver,
 }
 
+/// What a task that flushes does next: see [`SendQueue::poll_work`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Work {
+    /// [`SendQueue::flush`].
+    Flush,
+    /// Wait until the transport takes bytes again, then flush.
+    Wait(Blocked),
+}
+
 /// A queue of messages for one stream. Clones are handles to the same queue.
 ///
 /// Any number of threads push; no message is lost, torn, or overtaken by a later one of the same producer. When the last
-/// handle is dropped what has not left fails.
+/// handle is dropped what has not left fails. Messages are `'static`: their pages are shared (`Bytes`), not borrowed.
 ///
 /// ```
 /// use std::io::Read;
@@ -179,13 +195,14 @@ pub enum Flushed {
 /// let (socket, mut peer) = UnixStream::pair()?;
 /// let queue = SendQueue::new(Lengths, SocketRef::new(socket));
 /// std::thread::scope(|scope| {
+///     scope.spawn(|| queue.run()); // brings the queue on whenever the socket was full; ends when it is closed
+///     let mut producers = Vec::new();
 ///     for word in ["one", "two"] {
 ///         let queue = queue.clone();
-///         scope.spawn(move || {
-///             let ticket = queue.push(Record(word.into())).expect("an open queue");
-///             assert_eq!(queue.wait(&ticket, None), Some(Ok(())));
-///         });
+///         producers.push(scope.spawn(move || drop(queue.push(Record(word.into())).expect("an open queue"))));
 ///     }
+///     producers.into_iter().for_each(|producer| producer.join().unwrap());
+///     queue.close();
 /// });
 /// let mut bytes = [0; 14];
 /// peer.read_exact(&mut bytes)?;
@@ -214,6 +231,8 @@ struct Engine<M, F, T> {
     framer: F,
     sender: StreamSender<std::sync::Arc<T>>,
     taken: VecDeque<Waiting<M>>,
+    /// What the framer would not take, until its tickets are told.
+    refused: Vec<(TicketId, SendError, Permit)>,
     /// Memory of the last turn.
     later: Later<M>,
     /// Memory of chains that have left, without their payload.
@@ -250,6 +269,7 @@ where
             framer,
             sender,
             taken: VecDeque::new(),
+            refused: Vec::new(),
             later: Later::default(),
             spare: Vec::new(),
         });
@@ -282,15 +302,20 @@ where
         self.shared.turn(batch)
     }
 
-    /// Ready when there is something to flush and nobody does, or the stream has ended. One task at a time.
-    pub fn poll_work(&self, context: &mut Context<'_>) -> Poll<()> {
+    /// Ready when there is something to do that nobody does, or the stream has ended. One task at a time.
+    pub fn poll_work(&self, context: &mut Context<'_>) -> Poll<Work> {
         // Neither cloned nor dropped under the lock.
         let waker = context.waker().clone();
         let mut state = self.shared.core.lock();
-        let idle = state.batch.is_some() && state.blocked.is_none();
-        if state.dead.is_some() || (idle && state.has_work()) {
+        let work = match state.blocked {
+            _ if state.dead.is_some() => Some(Work::Flush),
+            _ if state.batch.is_none() || !state.has_work() => None,
+            None => Some(Work::Flush),
+            Some(reason) => Some(Work::Wait(reason)),
+        };
+        if let Some(work) = work {
             drop(state);
-            return Poll::Ready(());
+            return Poll::Ready(work);
         }
         let old = state.work.replace(waker);
         drop(state);
@@ -298,7 +323,11 @@ where
         Poll::Pending
     }
 
-    /// Pushes unless the queue is full. Never waits.
+    /// Pushes unless the queue is full. Never waits, but flushes if nobody else does, and then what others push meanwhile
+    /// as well, up to [`QueueOptions::turn_bytes`] if somebody is there to take over.
+    ///
+    /// When the transport takes no more the push returns, and somebody has to go on later: a thread in
+    /// [`run`](Self::run) or [`wait`](Self::wait), or whoever calls [`flush`](Self::flush).
     ///
     /// # Errors
     /// The message comes back if the queue is full, closed, or its stream has ended.
@@ -333,6 +362,10 @@ where
             drop(permit);
             return Err(PushError::new(message, Some(error)));
         }
+        if planted("a push looks before it locks") {
+            drop(state);
+            state = core.lock();
+        }
         let id = state.tickets.open();
         let waiting = Waiting { message, ticket: id, permit };
         match lane {
@@ -351,11 +384,14 @@ where
         if let Some(batch) = batch {
             // An error reaches everybody by the tickets.
             let _ = self.shared.turn(batch);
+        } else if planted("a pusher writes past the flusher") {
+            let _ = self.shared.transport.send_vectored(&[IoSlice::new(&[0; 2])], SendFlags::default());
         }
         Ok(ticket)
     }
 
-    /// Takes no more messages. What is in the queue is still sent.
+    /// Takes no more messages, from whoever waits for room neither. What is in the queue is still sent, by whoever brings it
+    /// on.
     pub fn close(&self) {
         let mut state = self.shared.core.lock();
         state.closed = true;
@@ -363,6 +399,9 @@ where
         later.wake_threads();
         later.wake(state.work.take());
         self.shared.core.unlock(state, later);
+        if !planted("close refuses no task") {
+            self.shared.bulk.wake_waiters();
+        }
     }
 
     /// Ends the queue: what has not left fails with [`SendErrorKind::ShutDown`]. The stream is left as it is, in the
@@ -440,6 +479,10 @@ where
     /// Waits until a ticket's message has left or has failed, at most until `deadline`; `None` if the deadline passed.
     /// While it waits it flushes, or waits for the transport, if nobody else does.
     pub fn wait(&self, ticket: &Ticket<M>, deadline: Option<Instant>) -> Option<Result<(), SendError>> {
+        if !ticket.is_of(&self.shared.core) {
+            // Another queue's: somebody else has to flush that.
+            return ticket.wait(deadline);
+        }
         let result = loop {
             let mut state = self.shared.core.lock();
             if let Some(outcome) = state.tickets.outcome(ticket.id()) {
@@ -459,6 +502,9 @@ where
 
     /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
     fn go_on_if_handed_over(&self) {
+        if planted("who was handed a turn leaves") {
+            return;
+        }
         let state = self.shared.core.lock();
         let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
         drop(state);
@@ -503,6 +549,7 @@ where
                 // It cannot be woken in there, and has to learn of a shut-down.
                 let look = Some(Instant::now() + LONGEST_WAIT);
                 let until = [deadline, stalled, look].into_iter().flatten().min();
+                let polling = Polling(&self.shared.core);
                 let waited = match reason {
                     Blocked::Full => self.shared.transport.wait(Interest::Writable, left(until)),
                     // The socket may well be writable.
@@ -512,10 +559,11 @@ where
                         Ok(true)
                     }
                 };
+                drop(polling);
                 let mut state = self.shared.core.lock();
-                state.polling = false;
                 let mut later = Later::default();
                 later.wake_threads();
+                later.wake(state.work.take());
                 match waited {
                     // Whoever looks next flushes.
                     Ok(true) => (state.blocked, state.handed_over) = (None, true),
@@ -535,6 +583,22 @@ where
                 state.drivers -= 1;
             }
         }
+    }
+}
+
+/// A thread that waits for the transport, on behalf of all, until this is dropped.
+struct Polling<'q, M>(&'q Core<M>);
+
+impl<M> Drop for Polling<'_, M> {
+    fn drop(&mut self) {
+        if planted("who polls leaves quietly") && thread::panicking() {
+            return;
+        }
+        let mut state = self.0.lock();
+        state.polling = false;
+        let mut later = Later::default();
+        later.wake_threads();
+        self.0.unlock(state, later);
     }
 }
 
@@ -578,15 +642,18 @@ where
             }
             later = shared.core.unlock(state, later);
 
-            let failed = engine.frame(batch);
+            let gap = engine.frame(batch);
             let before = engine.sender.stats().bytes;
-            let progress = engine.sender.send_one_call(&mut batch.outgoing);
+            let progress = match gap {
+                Some(error) => Err(error),
+                None => engine.sender.send_one_call(&mut batch.outgoing),
+            };
             let sent = engine.sender.stats().bytes - before;
             let complete = engine.reclaim(batch);
 
             state = shared.core.lock();
             state.blocked = None;
-            for (ticket, error, permit) in failed {
+            for (ticket, error, permit) in engine.refused.drain(..) {
                 state.resolve(ticket, Outcome::Failed(error), &mut later);
                 later.free(permit);
             }
@@ -607,7 +674,7 @@ where
                         return Ok(self.park(state, later, Flushed::Blocked(reason)));
                     }
                 }
-                Ok(_) if turn == 0 && (state.drivers > 0 || state.work.is_some()) => {
+                Ok(_) if turn == 0 && state.may_hand_over() => {
                     later.wake(state.work.take());
                     return Ok(self.park(state, later, Flushed::HandedOver));
                 }
@@ -629,9 +696,13 @@ where
         if flushed == Flushed::Idle {
             state.stalled = None;
         }
-        if flushed != Flushed::Idle || state.drivers > 0 {
+        let drivers = state.drivers > 0 && !planted("idle tells nobody");
+        if flushed != Flushed::Idle || drivers {
             // Somebody may wait who can wait for the transport, or for the queue to be empty.
             later.wake_threads();
+        }
+        if flushed != Flushed::Idle && !planted("a task is not told of a block") {
+            later.wake(state.work.take());
         }
         let later = self.shared.core.unlock(state, later);
         if later.is_large()
@@ -655,6 +726,13 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
         state.die(SendError::new(SendErrorKind::ShutDown, None, 0), &mut later);
         state.fail(&mut batch, &mut later);
         if let Some(engine) = &mut self.engine {
+            if planted("what was refused is forgotten") {
+                engine.refused.clear();
+            }
+            for (ticket, error, permit) in engine.refused.drain(..) {
+                state.resolve(ticket, Outcome::Failed(error), &mut later);
+                later.free(permit);
+            }
             // Messages on their way into the framer.
             for waiting in engine.taken.drain(..) {
                 state.resolve(
@@ -682,7 +760,9 @@ fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M
             Some(control)
         } else {
             state.burst = CONTROL_BURST;
-            state.bulk.pop_front().or_else(|| state.control.pop_front())
+            let last = planted("last come, first served");
+            let bulk = if last { state.bulk.pop_back() } else { state.bulk.pop_front() };
+            bulk.or_else(|| state.control.pop_front())
         };
         let Some(next) = next else { break };
         bytes = bytes.saturating_add(next.permit.bytes().max(1));
@@ -697,20 +777,34 @@ where
     F: Framer<M>,
     F::Error: fmt::Display,
 {
-    /// Frames what was taken; returns what the framer refused.
-    fn frame(&mut self, batch: &mut Batch) -> Vec<(TicketId, SendError, Permit)> {
-        let mut failed = Vec::new();
+    /// Frames what was taken. Returns why the stream cannot go on, if it cannot: a chain that cannot be finished was
+    /// committed by its framer, and where numbers must not be missing that is the end.
+    fn frame(&mut self, batch: &mut Batch) -> Option<SendError> {
         while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
             let mut out = self.spare.pop().unwrap_or_default();
             // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
             batch.entries.push(Entry { ticket: Some(ticket), permit });
-            let framed = self.framer.frame(message, &mut out).map_err(refused);
-            match framed.and_then(|()| out.finish().map_err(refused)) {
-                Ok(chain) => batch.outgoing.push(Outgoing::new(chain)),
-                Err(error) => failed.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit))),
+            let (error, gap) = match self.framer.frame(message, &mut out) {
+                Err(error) => (SendError::not_framed(&error), false),
+                Ok(()) => match out.finish() {
+                    Ok(chain) => {
+                        if planted("a message goes inside another") {
+                            batch.outgoing.insert(0, Outgoing::new(chain));
+                            continue;
+                        }
+                        batch.outgoing.push(Outgoing::new(chain));
+                        continue;
+                    }
+                    Err(error) => (SendError::not_framed(&error), !self.framer.accepts_gap()),
+                },
+            };
+            let gap = gap.then(|| error.clone());
+            self.refused.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit)));
+            if gap.is_some() {
+                return gap;
             }
         }
-        failed
+        None
     }
 
     /// Takes the messages out whose last byte has left, and lets go of their payload, before anybody is told and while no
@@ -725,11 +819,6 @@ where
     }
 }
 
-#[allow(clippy::needless_pass_by_value)]
-fn refused(error: impl fmt::Display) -> SendError {
-    SendError::not_framed(&error)
-}
-
 impl<M, F, T> Shared<M, F, T> {
     /// A turn of whoever has taken the batch.
     fn turn(&self, batch: Batch) -> Result<Flushed, SendError>
@@ -740,12 +829,14 @@ impl<M, F, T> Shared<M, F, T> {
         T: VectoredSend,
     {
         let engine = lock(&self.engine).take();
+        let afresh = planted("a half-sent message stays with its flusher");
+        let batch = if afresh { Batch::default() } else { batch };
         Turn { shared: self, batch: Some(batch), engine }.run()
     }
 
     /// When the stream is given up, if nothing leaves before.
     fn stalled_until(&self, state: &State<M>) -> Option<Instant> {
-        Some(state.stalled? + self.options.stall?)
+        state.stalled?.checked_add(self.options.stall?)
     }
 
     fn end_if_stalled(&self, state: &mut State<M>, later: &mut Later<M>) {
@@ -765,6 +856,9 @@ impl<M, F, T> Shared<M, F, T> {
 /// The last handle is gone: nobody will ever flush what is left.
 impl<M, F, T> Drop for Shared<M, F, T> {
     fn drop(&mut self) {
+        if planted("the last handle leaves quietly") {
+            return;
+        }
         self.die(SendError::new(SendErrorKind::ShutDown, None, 0));
     }
 }

@@ -10,7 +10,7 @@ use super::core::Core;
 use super::{Lane, Queued, SendQueue, Ticket};
 use crate::framer::Framer;
 use crate::send::{SendError, SendErrorKind};
-use crate::sync::Arc;
+use crate::sync::{Arc, planted};
 use crate::transport::VectoredSend;
 use crate::window::Acquire;
 
@@ -94,18 +94,16 @@ where
 {
     /// Polls for room, and pushes; what the future does. Must not be polled again when it was ready: it stays pending.
     pub fn poll_push(&mut self, context: &mut Context<'_>) -> Poll<Result<Ticket<M>, PushError<M>>> {
-        let refusal = self.queue.shared.core.lock().refusal();
-        if refusal.is_some() {
-            return match self.message.take() {
-                Some(message) => Poll::Ready(Err(PushError::new(message, refusal))),
-                None => Poll::Pending,
-            };
-        }
-        let Poll::Ready(permit) = self.acquire.poll_acquire(context) else { return Poll::Pending };
-        match self.message.take() {
-            Some(message) => Poll::Ready(self.queue.enqueue(message, permit, Lane::Bulk)),
-            None => Poll::Pending,
-        }
+        // First in the line, then a look whether the queue is closed: closing it wakes who is in the line.
+        let pushed = match self.acquire.poll_acquire(context) {
+            Poll::Ready(permit) => {
+                self.message.take().map(|message| self.queue.enqueue(message, permit, Lane::Bulk))
+            }
+            Poll::Pending => self.queue.shared.core.lock().refusal().and_then(|error| {
+                self.message.take().map(|message| Err(PushError::new(message, Some(error))))
+            }),
+        };
+        pushed.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -135,8 +133,9 @@ struct Nudge<M>(Arc<Core<M>>);
 impl<M: Send + 'static> Wake for Nudge<M> {
     fn wake(self: StdArc<Self>) {
         // Under the lock: who waits looks and waits under it.
-        let state = self.0.lock();
-        drop(state);
+        if !planted("a nudge does not lock") {
+            drop(self.0.lock());
+        }
         self.0.changed.notify_all();
     }
 }

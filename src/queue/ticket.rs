@@ -10,7 +10,8 @@ use super::core::{Core, Later};
 use crate::send::SendError;
 use crate::sync::{Arc, planted, wait};
 
-/// What becomes of one pushed message. Dropping it changes nothing: the message is sent all the same.
+/// What becomes of one pushed message. Dropping it changes nothing for the message. Holding or awaiting it does not bring the
+/// queue on: see [`queue`](super).
 ///
 /// As a future it is ready when the message's last byte is handed to the kernel, or with the error that keeps it from
 /// leaving. Cancel safe: it can be polled again.
@@ -151,6 +152,11 @@ impl<M> Ticket<M> {
         self.id
     }
 
+    /// Whether it is a ticket of this queue.
+    pub(super) fn is_of(&self, core: &Arc<Core<M>>) -> bool {
+        Arc::ptr_eq(&self.core, core)
+    }
+
     /// What became of the message, if that is known.
     pub fn result(&self) -> Option<Result<(), SendError>> {
         self.core.lock().tickets.outcome(self.id).map(Outcome::into_result)
@@ -176,7 +182,8 @@ impl<M> Ticket<M> {
     }
 
     /// Takes the message back. Waits until the flusher's current call returns, if the message is in it; calls do not
-    /// block, so that this is short. After it returns nothing reads the message's payload.
+    /// block, so that this is short. After it returns nothing reads the message's payload. Not to be called by a framer or
+    /// a transport of the same queue: it would wait for itself.
     pub fn revoke(self) -> Revocation<M> {
         let mut state = self.core.lock();
         let mut asked = false;
@@ -185,6 +192,11 @@ impl<M> Ticket<M> {
                 return outcome.into_revocation();
             }
             let mut later = Later::default();
+            if planted("a revoked message keeps its place")
+                && state.bulk.iter().any(|waiting| waiting.ticket == self.id)
+            {
+                return Outcome::Revoked(RevokedAs::Dropped).into_revocation();
+            }
             if let Some(waiting) = state.remove_waiting(self.id) {
                 later.free(waiting.permit);
                 later.wake(state.tickets.resolve(self.id, Outcome::Revoked(RevokedAs::Dropped)));

@@ -95,6 +95,11 @@ impl Stream {
 }
 
 impl Filling {
+    /// Bytes of the piece, and how many of them have landed.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        (self.len, self.len - self.left)
+    }
+
     pub(super) fn is_large(&self) -> bool {
         self.total >= LARGE
     }

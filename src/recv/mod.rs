@@ -323,15 +323,19 @@ impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
                 }
                 let head = stream.ahead.unused();
                 let step = deframer.decode(head, targets);
+                let unused = head.len();
                 let (used, after) = match step.map_err(|error| stream.error(RecvErrorKind::Frame(error)))? {
                     Step::Need(wanted) => break stream.wanted(wanted).map_err(|kind| stream.error(kind))?,
                     Step::Used(used) => (used, After::Inside),
                     Step::Body { head, req } => (head, After::Body(req)),
+                    Step::Frame { head, .. } if head > unused => {
+                        return Err(stream.error(RecvErrorKind::Stuck));
+                    }
                     Step::Frame { frame, head } => (head, After::Frame(on_frame(frame))),
                     Step::Dropped { head } => (head, After::Between),
                 };
                 idle = if used > 0 { 0 } else { idle + 1 };
-                if idle > IDLE || used > head.len() {
+                if idle > IDLE || used > unused {
                     return Err(stream.error(RecvErrorKind::Stuck));
                 }
                 stream.ahead.start += used;
@@ -387,14 +391,17 @@ impl<T: VectoredRecv + Wait, D: Deframer> Receiver<T, D> {
         mut on_frame: impl FnMut(D::Frame<'_>) -> ControlFlow<()>,
     ) -> Result<Received, RecvError<D::Error>> {
         loop {
-            match self.receive(targets, &mut on_frame)? {
-                Received::Blocked => {}
-                Received::Budget => continue,
+            let received = match self.receive(targets, &mut on_frame)? {
+                received @ (Received::Blocked | Received::Budget) => received,
                 received => return Ok(received),
-            }
+            };
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(self.stream.error(RecvErrorKind::Deadline));
+            }
+            // A peer that has always more to say does not get around the deadline.
+            if received == Received::Budget {
+                continue;
             }
             if let Err(error) = self.transport.wait(Interest::Readable, left) {
                 self.stream.dead = true;
@@ -496,15 +503,13 @@ impl Stream {
 
     /// What is said at the end of the stream, when `wanted` more bytes would have been needed.
     fn at_eof<E>(&self, wanted: u64, field: &'static str) -> Result<Received, RecvError<E>> {
-        let got = self.ahead.unused().len() as u64;
-        let (wanted, clean) = match &self.filling {
-            Some(filling) => (filling.left, false),
-            None => (got + wanted, got == 0 && !self.inside_frame),
+        let unused = self.ahead.unused().len() as u64;
+        let (expected, got) = match &self.filling {
+            Some(filling) => filling.progress(),
+            None if unused == 0 && !self.inside_frame => return Ok(Received::Eof),
+            None => (unused + wanted, unused),
         };
-        if clean {
-            return Ok(Received::Eof);
-        }
-        Err(self.error(RecvErrorKind::UnexpectedEof { field, expected: wanted, got }))
+        Err(self.error(RecvErrorKind::UnexpectedEof { field, expected, got }))
     }
 
     fn error<E>(&self, kind: RecvErrorKind<E>) -> RecvError<E> {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use super::{Progress, SendError, SendErrorKind, SendStats, blocked, recycle};
 use crate::chain::SegmentChain;
+use crate::sys;
 use crate::transport::{DatagramSend, MAX_SLICES, SendFlags};
 
 /// Sends chains as datagrams.
@@ -90,8 +91,8 @@ impl<T: DatagramSend> DatagramSender<T> {
                 Ok(Progress::Done)
             }
             Ok(n) => Err(SendError::new(SendErrorKind::Truncated, None, n as u64)),
-            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                Err(SendError::new(SendErrorKind::TooLong, Some(libc::EMSGSIZE), 0))
+            Err(error) if error.raw_os_error() == Some(sys::EMSGSIZE) => {
+                Err(SendError::new(SendErrorKind::TooLong, Some(sys::EMSGSIZE), 0))
             }
             Err(error) => match blocked(&error) {
                 Some(reason) => {

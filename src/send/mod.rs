@@ -18,6 +18,7 @@ pub use self::datagram::DatagramSender;
 pub use self::error::{SendError, SendErrorKind};
 
 use crate::chain::Outgoing;
+use crate::sys;
 use crate::transport::{Interest, MAX_BYTES, MAX_SLICES, SendFlags, VectoredSend, Wait};
 
 /// Limits of the sender. The defaults are good; tests and measurements change them.
@@ -123,7 +124,8 @@ pub enum Blocked {
 /// Sends whole messages over one byte stream, and lets nothing come between their bytes.
 ///
 /// While a message is half-sent the stream is *open* for it alone: any other is refused, and so is a half-sent one that
-/// was begun elsewhere. If the open message is dropped, or an error ends it, the stream is dead and refuses everything.
+/// was begun elsewhere. If the open message is dropped, every other is refused with [`SendErrorKind::AnotherOpen`], for
+/// ever; if an error ends it, with [`SendErrorKind::Dead`].
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
@@ -182,6 +184,14 @@ impl<T> StreamSender<T> {
     /// The id of the half-sent message, if there is one.
     pub fn open_message(&self) -> Option<u64> {
         self.open.map(|(id, _)| id)
+    }
+
+    /// Gives up the open message, if there is one: the stream is dead then, and [`death`](Self::death) says so. For whoever
+    /// has dropped a half-sent message and wants to know.
+    pub fn abandon(&mut self) {
+        if let Some((_, sent)) = self.open {
+            self.dead.get_or_insert_with(|| SendError::new(SendErrorKind::Revoked, None, sent));
+        }
     }
 
     /// What ended the stream, if something has.
@@ -372,7 +382,7 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
     ///
     /// # Errors
     /// As [`send_batch`](Self::send_batch), and [`SendErrorKind::Deadline`]: in the middle of a message that ends the
-    /// stream, between two it does not.
+    /// stream, between two it does not. The deadline is looked at when the transport takes no more, not while it does.
     pub fn send_batch_blocking(
         &mut self,
         batch: &mut [Outgoing<'_>],
@@ -420,7 +430,7 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
 fn blocked(error: &io::Error) -> Option<Blocked> {
     match (error.kind(), error.raw_os_error()) {
         (io::ErrorKind::WouldBlock, _) => Some(Blocked::Full),
-        (io::ErrorKind::OutOfMemory, _) | (_, Some(libc::ENOBUFS | libc::ENOMEM)) => Some(Blocked::Memory),
+        (io::ErrorKind::OutOfMemory, _) | (_, Some(sys::ENOBUFS)) => Some(Blocked::Memory),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use super::{Permit, Window};
-use crate::sync::{Arc, Condvar, Mutex, lock, wait};
+use crate::sync::{Arc, Condvar, Mutex, lock, planted, wait};
 
 /// Requests in flight, each with a value `T` of the caller's that comes back untouched, and a reply `R` or an error `E`.
 ///
@@ -185,8 +185,13 @@ impl<T, R, E> Request<T, R, E> {
         drop(self.permit.take());
         let mut state = lock(&self.shared.state);
         state.started -= 1;
+        if planted("a request ends before its reply is there") {
+            drop(state);
+            state = lock(&self.shared.state);
+        }
         state.ended.push_back((value, result));
         let (waker, threads) = (state.waker.take(), state.threads > 0);
+        let waker = waker.filter(|_| !planted("the end of a request wakes no task"));
         drop(state);
         if threads {
             self.shared.ended.notify_all();
@@ -201,6 +206,27 @@ impl<T, R, E> Drop for Request<T, R, E> {
     fn drop(&mut self) {
         self.end(Err(Failure::Abandoned));
     }
+}
+
+impl<T, R, E: fmt::Display> fmt::Display for Partial<T, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (failed, done) = (self.failed.len(), self.done.len());
+        match (&self.start_error, self.failed.first()) {
+            (Some(error), _) => {
+                write!(f, "a request was not started, {failed} failed, {done} were done: {error}")
+            }
+            (None, Some((_, error))) => write!(f, "{failed} requests failed, {done} were done: {error}"),
+            (None, None) => write!(f, "no request failed, {done} were done"),
+        }
+    }
+}
+
+impl<T, R, E> std::error::Error for Partial<T, R, E>
+where
+    T: fmt::Debug,
+    R: fmt::Debug,
+    E: std::error::Error,
+{
 }
 
 impl<E: fmt::Display> fmt::Display for Failure<E> {

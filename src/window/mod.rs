@@ -18,7 +18,7 @@ use std::time::Instant;
 
 pub use self::in_flight::{Ended, Failure, InFlight, Partial, Request};
 
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, planted, wait};
 
 /// Bounds what is in flight, in bytes and in requests. Clones share the same bounds.
 ///
@@ -173,12 +173,27 @@ impl Window {
     pub fn try_acquire(&self, bytes: u64) -> Option<Permit> {
         let mut state = self.lock();
         let bytes = bytes.min(state.capacity);
+        if planted("a window looks, then takes") && state.fits(bytes) {
+            drop(state);
+            state = self.lock();
+            state.requests += 1;
+            state.bytes += bytes;
+            return Some(Permit { window: self.clone(), bytes });
+        }
         (state.nobody_waits() && state.take(bytes)).then(|| Permit { window: self.clone(), bytes })
     }
 
     /// Waits for room for a request of `bytes` bytes, as a future. Its place in the line is that of its first poll.
     pub fn acquire_async(&self, bytes: u64) -> Acquire {
         Acquire { window: self.clone(), bytes, waiter: None }
+    }
+
+    /// Wakes every task that waits, for it to look at something else than the window.
+    pub(crate) fn wake_waiters(&self) {
+        let mut state = self.lock();
+        let wakers = state.waiters.iter_mut().filter_map(|waiter| waiter.waker.take()).collect::<Vec<_>>();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -218,12 +233,16 @@ impl State {
 
     /// Takes a share if there is room for it.
     fn take(&mut self, bytes: u64) -> bool {
-        let fits = self.requests < self.max_requests && bytes <= self.capacity - self.bytes;
+        let fits = self.fits(bytes);
         if fits {
             self.requests += 1;
             self.bytes += bytes;
         }
         fits
+    }
+
+    fn fits(&self, bytes: u64) -> bool {
+        self.requests < self.max_requests && bytes <= self.capacity - self.bytes
     }
 
     fn give_back(&mut self, bytes: u64) {
@@ -264,7 +283,9 @@ impl Acquire {
             return Some(Permit { window: self.window.clone(), bytes });
         }
         // The latest waker counts: the task may have moved since.
-        std::mem::swap(&mut state.waiters[index].waker, waker);
+        if !planted("the first waker is kept") {
+            std::mem::swap(&mut state.waiters[index].waker, waker);
+        }
         None
     }
 }
@@ -286,6 +307,9 @@ impl Drop for Acquire {
         let waiter = index.and_then(|index| state.waiters.remove(index));
         if let Some(Waiter { granted: true, bytes, .. }) = waiter {
             state.give_back(bytes);
+        }
+        if planted("who cancels wakes nobody") {
+            return;
         }
         // Whoever is first now may fit where the one that left did not.
         self.window.grant(state);

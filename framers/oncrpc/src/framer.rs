@@ -11,6 +11,7 @@ use std::borrow::Cow;
 
 use segchain::chain::{ChainBuilder, Fragment, Payload};
 use segchain::framer::Framer;
+use segchain::queue::Queued;
 
 use crate::{Error, MAX_FRAGMENT, MIN_RECORD, xdr};
 
@@ -60,6 +61,17 @@ impl<'p, P> Message<'p, P> {
     pub fn tail(mut self, tail: impl Into<Cow<'p, [u8]>>) -> Self {
         self.tail = tail.into();
         self
+    }
+}
+
+impl<P: Payload + Send + 'static> Queued for Message<'static, P> {
+    fn bytes(&self) -> u64 {
+        let payload = match &self.payload {
+            Form::Absent => 0,
+            Form::Opaque(payload) => payload.len().saturating_add(4 + 3),
+            Form::Raw(payload) => payload.len(),
+        };
+        payload.saturating_add(4 + self.head.len() as u64 + self.tail.len() as u64)
     }
 }
 
@@ -126,6 +138,11 @@ impl Default for RecordFramer {
 
 impl<'p, P: Payload> Framer<Message<'p, P>> for RecordFramer {
     type Error = Error;
+
+    /// A record has no number: it may disappear as long as nothing of it has left.
+    fn accepts_gap(&self) -> bool {
+        true
+    }
 
     /// The markers, and the length and the pad of an opaque.
     fn overhead(&self, len: u64) -> u64 {

@@ -273,6 +273,10 @@ fn a_message_without_a_direction_is_not_sent() {
 struct Zeros(u64);
 
 impl segchain::chain::Payload for Zeros {
+    fn len(&self) -> u64 {
+        self.0
+    }
+
     fn push_to<'m>(self, out: &mut segchain::chain::ChainBuilder<'m>)
     where
         Self: 'm,

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use segchain::chain::{Abort, ChainBuilder, Mark, Payload};
 use segchain::checksum::Crc32c;
 use segchain::framer;
+use segchain::queue::Queued;
 
 use super::{
     COMPLETE, Error, FOOTER, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE,
@@ -191,6 +192,18 @@ pub enum Outbound<D> {
     Message(Message<D>),
     /// What travels between messages.
     Control(Control),
+}
+
+impl Queued for Outbound<Vec<Bytes>> {
+    fn bytes(&self) -> u64 {
+        match self {
+            Outbound::Message(Message { front, middle, data, .. }) => {
+                let data: usize = data.iter().map(Bytes::len).sum();
+                (1 + HEADER + front.len() + middle.len() + data + FOOTER) as u64
+            }
+            Outbound::Control(_) => 9,
+        }
+    }
 }
 
 impl<D: Payload> framer::Framer<Outbound<D>> for Framer {
