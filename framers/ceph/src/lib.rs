@@ -13,6 +13,7 @@
 
 mod addr;
 pub mod features;
+mod inbound;
 mod message;
 pub mod osd;
 pub mod v1;

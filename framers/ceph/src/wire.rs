@@ -76,3 +76,27 @@ impl<'a> Reader<'a> {
         Ok(Reader { rest: self.bytes(field, len as usize)?, offset })
     }
 }
+
+pub(crate) fn u16_at(wire: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([wire[at], wire[at + 1]])
+}
+
+pub(crate) fn u32_at(wire: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(wire, at)) | u32::from(u16_at(wire, at + 2)) << 16
+}
+
+pub(crate) fn u64_at(wire: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(wire, at)) | u64::from(u32_at(wire, at + 4)) << 32
+}
+
+/// Fields side by side, as many bytes as the structure has.
+pub(crate) fn fields<const N: usize>(fields: &[&[u8]]) -> [u8; N] {
+    let mut wire = [0; N];
+    let mut at = 0;
+    for field in fields {
+        wire[at..at + field.len()].copy_from_slice(field);
+        at += field.len();
+    }
+    debug_assert_eq!(at, N);
+    wire
+}
