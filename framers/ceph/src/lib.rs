@@ -12,12 +12,14 @@
 #![forbid(unsafe_code)]
 
 mod addr;
+mod auth;
 pub mod features;
 mod inbound;
 mod message;
 pub mod osd;
 pub mod v1;
+pub mod v2;
 mod wire;
 
-pub use self::addr::EntityAddr;
-pub use self::message::{Data, EntityName, Header, Incoming, Message};
+pub use self::addr::{AddrKind, EntityAddr};
+pub use self::message::{Data, EntityName, Header, Incoming, Message, Stamp};

@@ -5,12 +5,12 @@ use segchain::checksum::{Checksum as _, Crc32c, Digest};
 use segchain::framer::{self, BodyReq, Filled, Place, Step, Targets};
 
 use super::{
-    COMPLETE, Control, Error, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, Stamp, TAG_ACK, TAG_CLOSE,
+    COMPLETE, Control, Error, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE,
     TAG_KEEPALIVE, TAG_KEEPALIVE2, TAG_KEEPALIVE2_ACK, TAG_MSG,
 };
 use crate::inbound::Inbound;
 use crate::wire::{u16_at, u32_at, u64_at};
-use crate::{Data, EntityName, Header, Incoming};
+use crate::{Data, EntityName, Header, Incoming, Stamp};
 
 /// What comes in on an open connection.
 #[derive(Debug)]
@@ -126,7 +126,8 @@ impl Deframer {
             reserved: u16_at(wire, 47),
         };
         let (front, middle, data) = (Bytes::new(), Bytes::new(), Data::None);
-        let message = Incoming { seq: u64_at(wire, 0), header, front, middle, data, signature: None };
+        let message =
+            Incoming { seq: u64_at(wire, 0), header, front, middle, data, signature: None, acked: 0 };
         Ok(Open { message, lens, crcs: [0; 3], part: 0 }.at_part(0))
     }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::inbound::put_part;
 use crate::wire::fields;
-use crate::{Header, Message};
+use crate::{Header, Message, Stamp};
 
 /// What travels between messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,23 +26,6 @@ pub enum Control {
     Keepalive2Ack(Stamp),
     /// The sender closes.
     Close,
-}
-
-/// A time as Ceph writes it. Whoever answers a keepalive sends it back as it came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stamp {
-    /// Seconds since 1970.
-    pub sec: u32,
-    /// Nanoseconds.
-    pub nsec: u32,
-}
-
-impl Stamp {
-    /// A time.
-    pub fn new(sec: u32, nsec: u32) -> Self {
-        Self { sec, nsec }
-    }
 }
 
 /// Frames messages, and numbers them from 1.
