@@ -164,7 +164,9 @@ impl EntityAddr {
     pub(crate) fn encode_all(addrs: &[Self], out: &mut Vec<u8>) {
         out.push(2);
         out.extend((addrs.len() as u32).to_le_bytes());
-        addrs.iter().for_each(|addr| addr.encode(out));
+        for addr in addrs {
+            addr.encode(out);
+        }
     }
 
     pub(crate) fn decode_all(reader: &mut Reader<'_>) -> Result<Vec<Self>, Malformed> {

@@ -109,7 +109,7 @@ fn an_empty_control_segment_is_wait_and_for_any_other_tag_an_error() {
             match frame_error(&options(codec), &bytes) {
                 Error::HeaderTooShort { offset: 2, len: 0 } => assert_eq!(tag, 17),
                 Error::Short { tag: named, offset: 32, got: 0, .. } => {
-                    assert_eq!((named, tag != 17), (tag, true))
+                    assert_eq!((named, tag != 17), (tag, true));
                 }
                 other => panic!("{other:?}"),
             }

@@ -305,7 +305,9 @@ impl Ident {
 
 fn put_u32s(out: &mut Vec<u8>, numbers: &[u32]) {
     out.extend((numbers.len() as u32).to_le_bytes());
-    numbers.iter().for_each(|number| out.extend(number.to_le_bytes()));
+    for number in numbers {
+        out.extend(number.to_le_bytes());
+    }
 }
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {

@@ -4,13 +4,13 @@ use segchain::chain::{Abort, ChainBuilder, Mark, Payload};
 use segchain::checksum::Crc32c;
 use segchain::framer;
 
+use super::preamble::{Preamble, encode_header};
 use super::{
-    ABORTED, COMPLETE, CRC, Codec, Control, Error, FLAG_ABORTED, Field, HEADER, Options, PREAMBLE, SEGMENTS,
+    ABORTED, COMPLETE, CRC, Codec, Control, Error, FLAG_ABORTED, HEADER, Options, PREAMBLE, SEGMENTS,
     TAG_MESSAGE,
 };
+use crate::Message;
 use crate::inbound::put_part;
-use crate::wire::fields;
-use crate::{Header, Message};
 
 /// Frames messages, and numbers them from 1.
 ///
@@ -84,18 +84,8 @@ fn assemble<'m>(
     let [front, middle, data] = rest(out);
     let segments = [header..header_end, front..middle, middle..data, data..out.here()];
 
-    // Trailing empty segments are dropped, but the first one.
     let lens = segments.each_ref().map(|cover| cover.end.position() - cover.start.position());
-    let count = lens.iter().rposition(|len| *len > 0).unwrap_or(0) + 1;
-    let mut wire = [0; PREAMBLE - CRC];
-    (wire[0], wire[1]) = (tag, count as u8);
-    for (index, len) in lens.into_iter().enumerate().take(count) {
-        let (at, limit) = (2 + 6 * index, u32::MAX);
-        let field = Field::of(tag, index);
-        let too_long = |_| Error::TooLong { field, offset: at as u64, len, limit: limit.into() };
-        wire[at..at + 4].copy_from_slice(&u32::try_from(len).map_err(too_long)?.to_le_bytes());
-        wire[at + 4..at + 6].copy_from_slice(&ALIGNMENTS[index].to_le_bytes());
-    }
+    let (Preamble { count, .. }, wire) = Preamble::encode(tag, lens)?;
     let crc_at = preamble.at(wire.len() as u64, CRC as u64);
     out.patch(preamble.at(0, wire.len() as u64), &wire);
     out.slot(preamble..crc_at, Crc32c::raw(0), crc_at);
@@ -125,9 +115,6 @@ fn assemble<'m>(
     Ok(out.check()?)
 }
 
-/// Where segments want to lie at the receiver: data at a page's start.
-const ALIGNMENTS: [u16; SEGMENTS] = [8, 8, 8, 4096];
-
 impl<D: Payload> framer::Framer<Message<D>> for Framer {
     type Error = Error;
 
@@ -146,7 +133,7 @@ impl<D: Payload> framer::Framer<Message<D>> for Framer {
     {
         let Message { header, front, middle, data, .. } = message;
         let seq = self.seq.wrapping_add(1);
-        assemble(self.codec, TAG_MESSAGE, &encode(&header, seq, self.received), out, |out| {
+        assemble(self.codec, TAG_MESSAGE, &encode_header(&header, seq, self.received), out, |out| {
             let starts = [put_part(out, front), put_part(out, middle), out.here()];
             data.push_to(out);
             starts
@@ -154,23 +141,6 @@ impl<D: Payload> framer::Framer<Message<D>> for Framer {
         self.seq = seq;
         Ok(())
     }
-}
-
-/// `ceph_msg_header2`. The flags are those of a footer of version 1: complete, and no checksum in it, as an osd sends them.
-fn encode(header: &Header, seq: u64, received: u64) -> [u8; HEADER] {
-    fields(&[
-        &seq.to_le_bytes(),
-        &header.tid.to_le_bytes(),
-        &header.kind.to_le_bytes(),
-        &header.priority.to_le_bytes(),
-        &header.version.to_le_bytes(),
-        &[0; 4], // data_pre_padding_len
-        &header.data_off.to_le_bytes(),
-        &received.to_le_bytes(),
-        &[3],
-        &header.compat_version.to_le_bytes(),
-        &header.reserved.to_le_bytes(),
-    ])
 }
 
 impl framer::Framer<Control> for Framer {

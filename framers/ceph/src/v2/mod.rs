@@ -15,6 +15,8 @@ mod control;
 mod deframe;
 mod error;
 mod frame;
+pub mod handshake;
+mod preamble;
 
 pub use self::control::{Control, Ident};
 pub use self::deframe::{Deframer, Frame};
