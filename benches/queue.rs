@@ -6,6 +6,8 @@
 //!   one sendmsg a message, a mutex around a blocking writer, and the queue. The targets for the mix are 3.3 times the
 //!   first and twice the second. The methods take turns in one run, so that whatever else the machine does hits all.
 
+#![allow(clippy::cast_precision_loss, reason = "counts of messages")]
+
 use std::hint::black_box;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -80,7 +82,7 @@ fn overhead(criterion: &mut Criterion) {
             let queue = SendQueue::new(Lengths, Nothing);
             bencher.iter(|| {
                 let ticket = queue.try_push(Record(body.clone()));
-                let _ = black_box(ticket).expect("room");
+                drop(black_box(ticket).expect("room"));
             });
         });
     }
