@@ -34,6 +34,8 @@ pub(super) struct State<M> {
     pub(super) polling: bool,
     /// Whether the flusher left although there was more to do, because somebody else was there to go on.
     pub(super) handed_over: bool,
+    /// Whether the flusher has had its turn and goes on only for want of another: whoever pushes takes over.
+    pub(super) over_budget: bool,
     pub(super) closed: bool,
     pub(super) dead: Option<SendError>,
     /// Tickets that are revoked while the flusher has their messages.
@@ -89,6 +91,7 @@ impl<M> Core<M> {
             stalled: None,
             polling: false,
             handed_over: false,
+            over_budget: false,
             closed: false,
             dead: None,
             revokes: Vec::new(),
@@ -130,7 +133,7 @@ impl<M> State<M> {
     /// Makes the caller the flusher, unless there is one.
     pub(super) fn take_batch(&mut self) -> Option<Batch> {
         let batch = self.batch.take()?;
-        self.handed_over = false;
+        (self.handed_over, self.over_budget) = (false, false);
         Some(batch)
     }
 
