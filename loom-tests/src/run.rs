@@ -33,10 +33,11 @@ impl Seen {
 /// If an execution fails, or if none of them sees one of the things that have to be seen.
 pub fn explore(name: &str, bound: Bound, required: &[&str], model: fn(&Seen)) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = match bound {
+    // Who sets LOOM_MAX_PREEMPTIONS wants more, or less.
+    builder.preemption_bound = builder.preemption_bound.or(match bound {
         Bound::None => None,
         Bound::Three => Some(3),
-    };
+    });
     builder.max_branches = 20_000;
     let seen = Seen::default();
     let executions = Arc::new(AtomicUsize::new(0));

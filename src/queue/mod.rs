@@ -698,10 +698,10 @@ where
             later.wake(state.work.take());
         }
         let later = self.shared.core.unlock(state, later);
-        if later.is_large() {
-            if let Some(engine) = &mut *lock(&self.shared.engine) {
-                engine.later = later;
-            }
+        if later.is_large()
+            && let Some(engine) = &mut *lock(&self.shared.engine)
+        {
+            engine.later = later;
         }
         flushed
     }
