@@ -71,7 +71,7 @@ fn overhead(criterion: &mut Criterion) {
                 framer.frame(Record(body.clone()), &mut out).expect("a good message");
                 let mut message = Outgoing::new(out.finish().expect("a good chain"));
                 let progress = sender.send(&mut message).expect("sent");
-                black_box(progress);
+                let _ = black_box(progress);
                 recycled = message.into_chain();
             });
         });
@@ -79,7 +79,7 @@ fn overhead(criterion: &mut Criterion) {
             let queue = SendQueue::new(Lengths, Nothing);
             bencher.iter(|| {
                 let ticket = queue.try_push(Record(body.clone()));
-                black_box(ticket).expect("room");
+                let _ = black_box(ticket).expect("room");
             });
         });
     }

@@ -264,12 +264,37 @@ pub enum Landed {
 /// Memory is lent to one receive call and not kept: a target that is taken out of the table between two calls is not
 /// written to any more, and the rest of its body is discarded in sync. Who shares the table locks it around one
 /// non-blocking receive, never around a wait. `()` is a table without targets.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use segchain::framer::{LentSlices, Targets};
+///
+/// /// Pages that data of replies lands in, by request.
+/// struct Reads(HashMap<u64, Vec<[u8; 4096]>>);
+///
+/// impl Targets for Reads {
+///     fn expect(&mut self, key: u64) -> Option<u64> {
+///         self.0.get(&key).map(|pages| 4096 * pages.len() as u64)
+///     }
+///
+///     fn lend<'a>(&'a mut self, key: u64, at: u64, _: usize, out: &mut LentSlices<'a>) -> bool {
+///         let Some(pages) = self.0.get_mut(&key) else { return false };
+///         let mut skip = at as usize % 4096;
+///         for page in &mut pages[at as usize / 4096..] {
+///             out.push(&mut page[std::mem::take(&mut skip)..]); // cut off where no more is wanted
+///         }
+///         true
+///     }
+/// }
+/// ```
 pub trait Targets {
-    /// How many bytes the target takes, if it is there.
+    /// How many bytes the target takes, if it is there. Deframers ask before they place a body; one that is longer they
+    /// discard, or let end where the target ends.
     fn expect(&mut self, key: u64) -> Option<u64>;
 
-    /// Adds to `out` the target's memory from position `at` on, at most `len` bytes, at least 1; `false` if it is not
-    /// there any more.
+    /// Adds to `out` the target's memory from position `at` on: `len` bytes are wanted, fewer will do, more are cut off.
+    /// `false`, or nothing added, if the target is not there any more: the rest of the body is discarded then, and
+    /// [`Landed::Target`] says that it is not whole.
     fn lend<'a>(&'a mut self, key: u64, at: u64, len: usize, out: &mut LentSlices<'a>) -> bool;
 }
 

@@ -110,9 +110,12 @@ pub enum Interest {
     Readable,
     /// Until a send call would not return `WouldBlock`.
     Writable,
+    /// Until either would not.
+    Either,
 }
 
-/// Waiting for a transport, for the blocking forms.
+/// Waiting for a transport, for the blocking forms. An event loop over many sockets brings its own poller instead:
+/// [`SocketRef::get_ref`] has the descriptor.
 pub trait Wait {
     /// Waits until the transport is ready or has an error to tell, at most for `timeout`. `false` if it is not ready;
     /// that may come early.
@@ -224,7 +227,7 @@ impl<S: AsFd> DatagramSend for SocketRef<S> {
 
 impl<S: AsFd> Wait for SocketRef<S> {
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
-        sys::poll(self.0.as_fd(), interest == Interest::Writable, timeout)
+        sys::poll(self.0.as_fd(), interest != Interest::Writable, interest != Interest::Readable, timeout)
     }
 }
 

@@ -47,8 +47,6 @@ pub(crate) const FRONT_LIMIT: u32 = 4 << 20;
 pub(crate) const DATA_LIMIT: u32 = 64 << 20;
 /// What an osd answers to a name that is too long.
 pub(crate) const NAME_TOO_LONG: i32 = -36;
-/// With `auth none` a client may call itself what it likes.
-const GLOBAL_ID: u64 = 4199;
 
 /// A connection to an osd.
 pub(crate) struct Client {
@@ -56,6 +54,7 @@ pub(crate) struct Client {
     requests: Requests,
     table: Arc<Mutex<Table>>,
     threads: Vec<JoinHandle<()>>,
+    name: EntityName,
     next_tid: u64,
     results: Results,
 }
@@ -95,7 +94,12 @@ impl Client {
         let socket = SocketRef::new(Arc::new(stream));
         socket.set_nodelay(true)?;
 
-        let mut ours = ClientOptions::new(handshake::OSD_PROTOCOL, Authorizer::none("admin", GLOBAL_ID));
+        // With `auth none` a client may call itself what it likes. A name and a tid that it has seen before an osd answers,
+        // and does nothing; and behind an operation that waits for a newer map it lets all later ones of that name wait.
+        // So both are new each time.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
+        let global_id = now >> 10 & (u64::MAX >> 1);
+        let mut ours = ClientOptions::new(handshake::OSD_PROTOCOL, Authorizer::none("admin", global_id));
         ours.peer = nonce.map(|nonce| EntityAddr::new(address, nonce));
         let limits = RecvOptions::new().contiguous(FRONT_LIMIT.into());
         let receiver =
@@ -116,14 +120,13 @@ impl Client {
             thread::Builder::new().name("send".into()).spawn(send)?,
             thread::Builder::new().name("receive".into()).spawn(receive)?,
         ];
-        // An osd answers a tid that it has seen before of this global id, and does nothing: never use one twice.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         Ok(Self {
             queue,
             requests: InFlight::new(window),
             table,
             threads,
-            next_tid: now.as_nanos() as u64,
+            name: EntityName::client(global_id),
+            next_tid: now,
             results: Results::default(),
         })
     }
@@ -142,7 +145,7 @@ impl Client {
         };
         let tid = self.next_tid;
         self.next_tid += 1;
-        let message = request.message(EntityName::client(GLOBAL_ID), tid, data)?;
+        let message = request.message(self.name, tid, data)?;
         let in_flight = self.requests.start_with(permit, tid);
         {
             let mut table = lock(&self.table);
@@ -210,7 +213,7 @@ impl Client {
 
     fn no_reply(&self) -> Failure {
         let hint = match lock(&self.table).maps {
-            0 => "",
+            0 => "; is --pool wrong, or --epoch newer than the osd's map?",
             _ => "; the peer has sent a newer osd map: is the epoch too old?",
         };
         format!("no reply for {PATIENCE:?}{hint}").into()

@@ -13,7 +13,7 @@ mod pages;
 mod peer;
 mod report;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -33,20 +33,27 @@ use self::report::Report;
 
 type Failure = Box<dyn std::error::Error>;
 
+/// Where the figures of a real osd are found.
+const AFTER_HELP: &str = "\
+With a real osd, `ceph osd dump` has all that is asked for: the epoch in its first line, the pool's number, and the
+osd's addresses, of which the one that begins with v1: has HOST:PORT/NONCE. For instance:
+
+  ceph_sender --osd 127.0.0.1:6801 --nonce 1234 --epoch 9 --pool 1 --object NAME --input FILE";
+
 /// Writes objects to a Ceph osd over messenger version 1.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, after_help = AFTER_HELP)]
 struct Flags {
-    /// Send to this osd (messenger v1, auth none); without it an embedded peer is started.
+    /// Send to this osd (its address of messenger v1, auth none); without it an embedded peer is started
     #[arg(long, value_name = "HOST:PORT", requires = "epoch", requires = "pool")]
-    osd: Option<SocketAddr>,
+    osd: Option<String>,
     /// The nonce of the osd's address (`ceph osd dump`): refuse to talk to another one.
     #[arg(long, value_name = "N", requires = "osd")]
     nonce: Option<u32>,
     /// The epoch of the osd map.
     #[arg(long, value_name = "E", requires = "osd")]
     epoch: Option<u32>,
-    /// The number of the pool, which has one placement group.
+    /// The number of the pool, which has to have one placement group (pg_num 1): objects are not spread over more
     #[arg(long, value_name = "P", requires = "osd")]
     pool: Option<u64>,
     /// Write a file as this object, read it back and compare.
@@ -70,7 +77,8 @@ struct Flags {
     /// Send no checksums of data (Ceph's ms_crc_data = false).
     #[arg(long)]
     no_crc: bool,
-    /// Use names that are too long: the osd receives and checks everything and refuses it, so that no store is measured.
+    /// Use names that are too long: the osd receives and checks everything and refuses it, so that no store is measured. It
+    /// has to have osd_max_object_name_len = 100
     #[arg(long)]
     null: bool,
     /// Print one JSON object instead of the table.
@@ -85,7 +93,7 @@ fn main() -> ExitCode {
             // The first paragraph says what is wrong, the rest is help.
             let text = error.to_string();
             let words: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-            eprintln!("{}", words.join(" "));
+            eprintln!("{} (see --help)", words.join(" "));
             return ExitCode::from(2);
         }
         Err(help) => help.exit(),
@@ -113,14 +121,13 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> Result<Report, Failure> {
-    let embedded = match flags.osd {
+    let embedded = match &flags.osd {
         Some(_) => None,
         None => Some(Peer::start().map_err(|error| format!("the embedded peer does not start: {error}"))?),
     };
-    let address = match (&embedded, flags.osd) {
-        (_, Some(address)) => address,
-        (Some(peer), None) => peer.address(),
-        (None, None) => unreachable!("without --osd there is an embedded peer"),
+    let address = match (&embedded, &flags.osd) {
+        (Some(peer), _) => peer.address(),
+        (None, osd) => resolve(osd.as_deref().unwrap_or_default())?,
     };
     let nonce = if embedded.is_some() { Some(peer::NONCE) } else { flags.nonce };
     let options = v1::Options::new().crc_data(!flags.no_crc).front_limit(client::FRONT_LIMIT);
@@ -130,13 +137,18 @@ fn run(flags: &Flags) -> Result<Report, Failure> {
         (Some(object), Some(input)) => transfer(flags, &mut client, object, input)?,
         _ => load(flags, &mut client)?,
     };
-    report.peer = flags.osd.map_or("embedded".into(), |address| address.to_string());
+    report.peer = flags.osd.clone().unwrap_or_else(|| "embedded".into());
     drop(client);
     if let Some(peer) = embedded {
         let digest = peer.finish()?;
         report.checksum_ok &= flags.null || digest == report.digest;
     }
     Ok(report)
+}
+
+fn resolve(osd: &str) -> Result<SocketAddr, Failure> {
+    let mut found = osd.to_socket_addrs().map_err(|error| format!("cannot reach {osd}: {error}"))?;
+    Ok(found.next().ok_or_else(|| format!("cannot reach {osd}: the name has no address"))?)
 }
 
 fn window(flags: &Flags) -> Window {

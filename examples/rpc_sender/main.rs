@@ -91,7 +91,7 @@ fn main() -> ExitCode {
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => {
             let text = error.to_string();
-            eprintln!("rpc_sender: {}", one_line(text.trim_start_matches("error: ")));
+            eprintln!("rpc_sender: {} (see --help)", one_line(text.trim_start_matches("error: ")));
             return ExitCode::from(2);
         }
     };
@@ -141,9 +141,7 @@ fn files(args: &Args, peer: &str) -> Result<Report> {
         payload += server.write(&file, name)?;
     }
     if let (Some(name), Some(path)) = (&args.read, &args.output) {
-        let file =
-            File::create(path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
-        payload += server.read(name, &file)?;
+        payload += server.read(name, path)?;
     }
     let mut report = server.client().report(began.elapsed());
     report.payload_bytes = payload;

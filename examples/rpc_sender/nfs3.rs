@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use bytes::Bytes;
 use segchain_oncrpc::xdr::{Reader, Writer};
@@ -111,10 +112,13 @@ impl Server {
         Ok(len)
     }
 
-    /// Reads all of `name` into `file`; returns how many bytes that is.
-    pub fn read(&mut self, name: &str, file: &File) -> Result<u64> {
+    /// Reads all of `name` into the file at `path`, which is made or emptied if there is a `name`; returns how many bytes
+    /// that is.
+    pub fn read(&mut self, name: &str, path: &Path) -> Result<u64> {
         let peer = self.client.peer().to_owned();
         let (handle, len) = self.lookup(name)?.ok_or_else(|| format!("{peer}: there is no {name}"))?;
+        let file =
+            &File::create(path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         let bar = bar(len, "bytes");
         let mut todo = stretches(len, self.read_size);
         let mut in_flight = HashMap::new();

@@ -8,6 +8,11 @@
 //! Messages wait, not chains: they are framed, in order, when they reach the head. Whoever finds the batch in its place
 //! may take it and flush: the pusher itself, a thread, an event loop. Replies are not this room's business: see
 //! [`window`](crate::window).
+//!
+//! **Somebody has to bring the queue on.** A push sends what the socket takes and returns. When the socket is full, the rest
+//! leaves when somebody calls [`run`](SendQueue::run) (a thread that does nothing else: the simplest),
+//! [`wait`](SendQueue::wait), [`flush`](SendQueue::flush) (an event loop), or pushes into a full queue. Awaiting a
+//! [`Ticket`] does not.
 
 mod core;
 mod push;
@@ -153,7 +158,7 @@ pub enum Work {
 /// A queue of messages for one stream. Clones are handles to the same queue.
 ///
 /// Any number of threads push; no message is lost, torn, or overtaken by a later one of the same producer. When the last
-/// handle is dropped what has not left fails.
+/// handle is dropped what has not left fails. Messages are `'static`: their pages are shared (`Bytes`), not borrowed.
 ///
 /// ```
 /// use std::io::Read;
@@ -190,13 +195,14 @@ pub enum Work {
 /// let (socket, mut peer) = UnixStream::pair()?;
 /// let queue = SendQueue::new(Lengths, SocketRef::new(socket));
 /// std::thread::scope(|scope| {
+///     scope.spawn(|| queue.run()); // brings the queue on whenever the socket was full; ends when it is closed
+///     let mut producers = Vec::new();
 ///     for word in ["one", "two"] {
 ///         let queue = queue.clone();
-///         scope.spawn(move || {
-///             let ticket = queue.push(Record(word.into())).expect("an open queue");
-///             assert_eq!(queue.wait(&ticket, None), Some(Ok(())));
-///         });
+///         producers.push(scope.spawn(move || drop(queue.push(Record(word.into())).expect("an open queue"))));
 ///     }
+///     producers.into_iter().for_each(|producer| producer.join().unwrap());
+///     queue.close();
 /// });
 /// let mut bytes = [0; 14];
 /// peer.read_exact(&mut bytes)?;
@@ -384,7 +390,8 @@ where
         Ok(ticket)
     }
 
-    /// Takes no more messages, from whoever waits for room neither. What is in the queue is still sent.
+    /// Takes no more messages, from whoever waits for room neither. What is in the queue is still sent, by whoever brings
+    /// it on.
     pub fn close(&self) {
         let mut state = self.shared.core.lock();
         state.closed = true;

@@ -10,7 +10,8 @@ use super::core::{Core, Later};
 use crate::send::SendError;
 use crate::sync::{Arc, planted, wait};
 
-/// What becomes of one pushed message. Dropping it changes nothing: the message is sent all the same.
+/// What becomes of one pushed message. Dropping it changes nothing for the message. Holding or awaiting it does not bring the
+/// queue on: see [`queue`](super).
 ///
 /// As a future it is ready when the message's last byte is handed to the kernel, or with the error that keeps it from
 /// leaving. Cancel safe: it can be polled again.

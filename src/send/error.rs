@@ -109,7 +109,9 @@ impl fmt::Display for SendError {
                 f.write_str("the transport claims more bytes than it was offered")?;
             }
             (SendErrorKind::Deadline, _) => f.write_str("the deadline passed")?,
-            (SendErrorKind::AnotherOpen, _) => f.write_str("another message is half-sent on this stream")?,
+            (SendErrorKind::AnotherOpen, _) => {
+                f.write_str("another message is half-sent on this stream and has to be finished first")?
+            }
             (SendErrorKind::HalfSentElsewhere, _) => {
                 f.write_str("the message is half-sent on another stream")?;
             }

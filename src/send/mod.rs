@@ -186,6 +186,14 @@ impl<T> StreamSender<T> {
         self.open.map(|(id, _)| id)
     }
 
+    /// Gives up the open message, if there is one: the stream is dead then, and [`death`](Self::death) says so. For whoever
+    /// has dropped a half-sent message and wants to know.
+    pub fn abandon(&mut self) {
+        if let Some((_, sent)) = self.open {
+            self.dead.get_or_insert_with(|| SendError::new(SendErrorKind::Revoked, None, sent));
+        }
+    }
+
     /// What ended the stream, if something has.
     pub fn death(&self) -> Option<&SendError> {
         self.dead.as_ref()

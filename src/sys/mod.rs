@@ -83,10 +83,15 @@ pub(crate) fn recv(socket: BorrowedFd<'_>, bufs: &mut [IoSliceMut<'_>], flags: c
     result(received)
 }
 
-/// Waits until the socket can be read (`POLLIN`) or written (`POLLOUT`), or has an error to tell; `false` after
+/// Waits until the socket can be read (`POLLIN`) or written (`POLLOUT`), as asked, or has an error to tell; `false` after
 /// `timeout`. `None` waits without end. May return early, and `false`, on a signal.
-pub(crate) fn poll(socket: BorrowedFd<'_>, write: bool, timeout: Option<Duration>) -> io::Result<bool> {
-    let events = if write { libc::POLLOUT } else { libc::POLLIN };
+pub(crate) fn poll(
+    socket: BorrowedFd<'_>,
+    read: bool,
+    write: bool,
+    timeout: Option<Duration>,
+) -> io::Result<bool> {
+    let events = if read { libc::POLLIN } else { 0 } | if write { libc::POLLOUT } else { 0 };
     let mut entry = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
     let millis = match timeout {
         // Rounded up: waiting 0 ms for the last half one would spin.
