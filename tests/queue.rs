@@ -44,6 +44,7 @@ fn within<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R {
     }
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "what a wait takes")]
 fn soon() -> Option<Instant> {
     Some(Instant::now() + LONG / 3)
 }
@@ -69,7 +70,8 @@ struct Message {
     body: Bytes,
     kind: Kind,
     /// Dropped with the message if the framer does not come to it.
-    _tag: Option<Tag>,
+    #[allow(dead_code, reason = "it is only dropped")]
+    tag: Option<Tag>,
 }
 
 type Tag = Box<dyn fmt::Debug + Send>;
@@ -79,7 +81,7 @@ fn message(len: usize) -> Message {
 }
 
 fn of_kind(kind: Kind, len: usize) -> Message {
-    Message { body: Bytes::from(vec![0x42; len]), kind, _tag: None }
+    Message { body: Bytes::from(vec![0x42; len]), kind, tag: None }
 }
 
 impl Queued for Message {
@@ -180,6 +182,7 @@ struct Pipe {
     changed: Condvar,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 struct PipeState {
     steps: VecDeque<Step>,
     then: Step,
@@ -594,11 +597,9 @@ fn control_messages_without_end_do_not_starve_bulk_whatever_the_size_of_a_batch(
             let calls = AtomicUsize::new(0);
             let weak = Arc::downgrade(&queue);
             queue.transport().state().during = Some(Arc::new(move || {
-                if calls.fetch_add(1, Ordering::SeqCst) < 2000 {
-                    if let Some(queue) = weak.upgrade() {
-                        while queue.push_control(message(1)).is_ok() {}
-                    }
-                }
+                let full = calls.fetch_add(1, Ordering::SeqCst) >= 2000;
+                let Some(queue) = weak.upgrade().filter(|_| !full) else { return };
+                while queue.push_control(message(1)).is_ok() {}
             }));
             let bulk: Vec<_> = (0..50).map(|_| put(&queue, message(60))).collect();
             let _ = queue.push_control(message(1));
@@ -997,7 +998,7 @@ fn when_a_framer_or_a_transport_panics_every_ticket_is_resolved() {
             let mut tickets = vec![half, put(&queue, message(5)), put(&queue, of_kind(kind, 5))];
             for _ in 0..3 {
                 let mut message = message(6);
-                message._tag = Some(Box::new(Last(queue.clone())));
+                message.tag = Some(Box::new(Last(queue.clone())));
                 tickets.push(put(&queue, message));
             }
             let clone = queue.clone();
@@ -1248,7 +1249,7 @@ fn after_a_revoke_returns_and_after_a_ticket_is_resolved_nobody_holds_the_payloa
                 let page = |kind| {
                     live.fetch_add(1, Ordering::SeqCst);
                     let page = Page(vec![0x42; 30], live.clone(), Some(queue.clone()));
-                    Message { body: Bytes::from_owner(page), kind, _tag: None }
+                    Message { body: Bytes::from_owner(page), kind, tag: None }
                 };
                 let first = put(&queue, page(kind));
                 let _second = put(&queue, page(kind));
@@ -1256,7 +1257,7 @@ fn after_a_revoke_returns_and_after_a_ticket_is_resolved_nobody_holds_the_payloa
                 let before = live.load(Ordering::SeqCst);
                 assert_eq!(before, if take == 40 { 1 } else { 2 }, "{kind:?} {take}");
                 let revoked = first.revoke();
-                let after = if matches!(revoked, Revocation::Failed(_)) { 0 } else { 1 };
+                let after = usize::from(!matches!(revoked, Revocation::Failed(_)));
                 assert_eq!(live.load(Ordering::SeqCst), after, "{kind:?} {take} {gap}: {revoked:?}");
                 queue.shut_down();
                 assert_eq!(live.load(Ordering::SeqCst), 0, "{kind:?} {take} {gap}");
@@ -1268,7 +1269,7 @@ fn after_a_revoke_returns_and_after_a_ticket_is_resolved_nobody_holds_the_payloa
         for _ in 0..10 {
             live.fetch_add(1, Ordering::SeqCst);
             let page = Page(vec![0x42; 30], live.clone(), Some(queue.clone()));
-            let message = Message { body: Bytes::from_owner(page), kind: Kind::Close, _tag: None };
+            let message = Message { body: Bytes::from_owner(page), kind: Kind::Close, tag: None };
             assert_eq!(put(&queue, message).result(), Some(Ok(())));
             assert_eq!(live.load(Ordering::SeqCst), 0);
         }

@@ -519,3 +519,101 @@ fn with_one_in_three_revoked_the_stream_stays_whole_and_what_is_told_is_what_hap
         }
     });
 }
+
+/// vibe.d 760, apache/storm 566: stranded until the next send. Half of the threads only wait, and never flush but when they
+/// push; the other half leaves as soon as its own message is gone.
+#[test]
+fn with_short_turns_the_messages_of_those_who_only_wait_are_never_stranded() {
+    within(|| {
+        let seed = seed("messages_of_those_who_only_wait");
+        let options = QueueOptions::new().turn_bytes(1).batch_bytes(200).bounds(4000, 20);
+        let queue = SendQueue::with_options(Records::default(), Trickle::new(seed, 300, 0), options);
+        let threads: Vec<_> = (0..PRODUCERS as u8)
+            .map(|producer| {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    let mut random = Random::new(seed + u64::from(producer));
+                    for number in 0..RECORDS {
+                        let body = body(producer, number, 1 + random.below(200)).into();
+                        let ticket = queue.push(Record { producer, number, body }).expect("an open queue");
+                        let deadline = Some(Instant::now() + LONG / 6);
+                        let done = if producer % 2 == 0 {
+                            ticket.wait(deadline)
+                        } else {
+                            queue.wait(&ticket, deadline)
+                        };
+                        assert_eq!(done, Some(Ok(())), "producer {producer}, record {number}");
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        finish(&queue);
+        queue.transport().state.lock().expect("no panic").1.assert_all();
+    });
+}
+
+/// ceph 16009: a message lost, and no reset seen, because a send raced with the close. An `Ok` means that it is on the wire
+/// or that its ticket fails.
+#[test]
+fn a_push_that_races_with_the_end_of_the_queue_is_on_the_wire_or_fails() {
+    within(|| {
+        let seed = seed("races_with_the_end");
+        let (mut on_wire, mut failed, mut refused) = (0, 0, 0);
+        for case in 0..600 {
+            let mut random = Random::new(seed + case);
+            let options = QueueOptions::new().bounds(600, 5).batch_bytes(1 + random.below(300) as u64);
+            let queue =
+                SendQueue::with_options(Records::default(), Trickle::new(seed + case, 60, 5), options);
+            let threads: Vec<_> = (0..3u8)
+                .map(|producer| {
+                    let queue = queue.clone();
+                    thread::spawn(move || {
+                        let (mut ok, mut failed, mut refused) = (0, 0, 0);
+                        for number in 0..12 {
+                            let record = Record { producer, number, body: body(producer, number, 30).into() };
+                            match queue.push(record) {
+                                Ok(ticket) => match queue.wait(&ticket, Some(Instant::now() + LONG)) {
+                                    Some(Ok(())) => ok += 1,
+                                    Some(Err(_)) => failed += 1,
+                                    None => panic!("silence"),
+                                },
+                                Err(_) => refused += 1,
+                            }
+                        }
+                        (ok, failed, refused)
+                    })
+                })
+                .collect();
+            let close = case % 2 == 0;
+            // Sooner or later, by what has left already.
+            let enough = random.below(1200) as u64;
+            let until = Instant::now() + Duration::from_millis(20);
+            while queue.stats().bytes < enough && Instant::now() < until {
+                thread::yield_now();
+            }
+            if close {
+                queue.close();
+            } else {
+                queue.shut_down();
+            }
+            let mut told = 0;
+            for thread in threads {
+                let (ok, fewer, none) = thread.join().expect("no panic");
+                told += ok;
+                failed += fewer;
+                refused += none;
+                assert!(!close || fewer == 0, "seed {}: closing fails nothing", seed + case);
+            }
+            on_wire += told;
+            assert!(queue.is_empty() && queue.live_tickets() == 0, "seed {}: {queue:?}", seed + case);
+            let state = queue.transport().state.lock().expect("no panic");
+            // Nothing was told to be there that is not.
+            assert!(state.1.whole.len() >= told, "seed {}", seed + case);
+        }
+        println!("{on_wire} on the wire, {failed} failed, {refused} refused");
+        assert!(on_wire > 500 && refused > 500);
+    });
+}

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
@@ -632,7 +632,6 @@ fn a_task_is_woken_by_its_latest_waker_and_told_when_none_is_left() {
     assert_eq!((old.count(), new.count()), (0, 1));
     assert_eq!(poll(&new_waker), Poll::Ready(Some((value("x"), Ok(3)))));
     assert_eq!(poll(&new_waker), Poll::Ready(None));
-    drop(pin!(requests.window().acquire_async(1)));
 }
 
 #[test]
@@ -714,7 +713,7 @@ fn twenty_in_flight_take_a_twentieth_of_one_by_one_and_a_sliding_window_beats_ba
         assert!(time * 100 <= one_by_one * percent, "{limit} in flight: {time} of {one_by_one} us");
     }
     // A peer that now and then takes ten times as long: batches wait for the slowest of each.
-    let uneven = |n: u64| if n % 17 == 0 { 20_000 } else { 2000 };
+    let uneven = |n: u64| if n.is_multiple_of(17) { 20_000 } else { 2000 };
     let (sliding, batches) = (virtual_time(20, false, uneven), virtual_time(20, true, uneven));
     let alone = virtual_time(1, false, uneven);
     assert!(sliding * 100 <= alone * 9, "{sliding} of {alone} us");
