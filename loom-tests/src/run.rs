@@ -33,10 +33,11 @@ impl Seen {
 /// If an execution fails, or if none of them sees one of the things that have to be seen.
 pub fn explore(name: &str, bound: Bound, required: &[&str], model: fn(&Seen)) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = match bound {
+    // Who sets LOOM_MAX_PREEMPTIONS wants more, or less.
+    builder.preemption_bound = builder.preemption_bound.or(match bound {
         Bound::None => None,
         Bound::Three => Some(3),
-    };
+    });
     builder.max_branches = 20_000;
     let seen = Seen::default();
     let executions = Arc::new(AtomicUsize::new(0));
@@ -52,7 +53,7 @@ pub fn explore(name: &str, bound: Bound, required: &[&str], model: fn(&Seen)) {
     let executions = executions.load(Ordering::Relaxed);
     let seconds = begun.elapsed().as_secs_f64();
     // Not by println: the harness would keep it for itself.
-    let line = format!("{name:<42} {executions:>8} executions {seconds:>6.1} s  bound {bound:?}  {seen:?}\n");
+    let line = format!("{name:<46} {executions:>8} executions {seconds:>6.1} s  bound {bound:?}  {seen:?}\n");
     let _ = io::stderr().write_all(line.as_bytes());
     for required in required {
         assert!(seen.contains_key(required), "{name}: no execution saw: {required}");
@@ -87,5 +88,8 @@ pub fn is_caught(fault: Fault) -> io::Result<bool> {
     if !String::from_utf8_lossy(&child.stdout).contains("running 1 test\n") {
         return Err(io::Error::other(format!("there is no model {}", fault.model)));
     }
-    Ok(!child.status.success())
+    let caught = !child.status.success();
+    let verdict = if caught { "catches" } else { "DOES NOT CATCH" };
+    let _ = io::stderr().write_all(format!("{:<46} {verdict}: {}\n", fault.model, fault.name).as_bytes());
+    Ok(caught)
 }

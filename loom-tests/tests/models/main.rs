@@ -39,7 +39,7 @@ models! {
     queue::a_turn_is_handed_over: Three, sees [], catches ["who was handed a turn leaves"];
     queue::a_push_waits_for_room: Three, sees [], catches ["a nudge does not lock"];
     queue::a_push_is_cancelled_while_it_gets_room: Three, sees ["cancelled"], catches ["who cancels wakes nobody"];
-    queue::close_refuses_whoever_waits_for_room: Three, sees [], catches ["close refuses no task"];
+    queue::close_refuses_whoever_waits_for_room: None, sees [], catches ["close refuses no task"];
     queue::control_against_bulk: None, sees ["before", "between", "after"], catches ["a message goes inside another"];
     queue::a_task_is_told_of_a_block: Three, sees [], catches ["a task is not told of a block"];
     queue::a_tickets_waker_is_replaced_while_parked: None, sees ["replaced"], catches ["old waker is kept"];

@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use loom::thread;
 use segchain::queue::{Flushed, QueueOptions, SendQueue, Ticket, Work};
-use segchain::send::SendErrorKind;
+use segchain::send::{SendError, SendErrorKind};
 use segchain::transport::{Interest, Wait};
 use segchain_loom_tests::{Flag, Message, Record, Records, Seen, Wire, block_on, poll_with};
 
@@ -219,7 +219,7 @@ pub(crate) fn close_races_with_a_push(seen: &Seen) {
             seen.note("sent");
         }
         Err(refused) => {
-            assert_eq!(refused.error().map(|error| error.kind()), Some(SendErrorKind::ShutDown));
+            assert_eq!(refused.error().map(SendError::kind), Some(SendErrorKind::ShutDown));
             assert_eq!(queue.transport().taken(), 0);
             seen.note("refused");
         }

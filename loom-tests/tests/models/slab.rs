@@ -17,7 +17,7 @@ impl Deframer for Bodies {
     type Frame<'h> = SlabBuf;
     type Error = std::convert::Infallible;
 
-    fn decode<'h>(&mut self, _: &'h [u8], _: &mut dyn Targets) -> Result<Step<SlabBuf>, Self::Error> {
+    fn decode(&mut self, _: &[u8], _: &mut dyn Targets) -> Result<Step<SlabBuf>, Self::Error> {
         Ok(match self.0.take() {
             Some(frame) => Step::Frame { frame, head: 0 },
             None => Step::Body { head: 0, req: BodyReq::new(SLAB as u64, Place::Slabs { offset: 0 }) },
