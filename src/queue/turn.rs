@@ -1,0 +1,258 @@
+//! One turn of the flusher: frame what waits, hand it to the kernel, tell the tickets, until nothing is left, the transport
+//! takes no more, or the turn is over.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Instant;
+
+use super::core::{Batch, Entry, Later, State, Waiting};
+use super::ticket::{Outcome, TicketId};
+use super::{CONTROL_BURST, Flushed, Queued, Shared};
+use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
+use crate::framer::Framer;
+use crate::send::{Progress, SendError, SendErrorKind, StreamSender};
+use crate::sync::{MutexGuard, lock, planted};
+use crate::transport::VectoredSend;
+use crate::window::Permit;
+
+/// What only the flusher touches.
+pub(super) struct Engine<M, F, T> {
+    pub(super) framer: F,
+    pub(super) sender: StreamSender<std::sync::Arc<T>>,
+    pub(super) taken: VecDeque<Waiting<M>>,
+    /// What the framer would not take, until its tickets are told.
+    pub(super) refused: Vec<(TicketId, SendError, Permit)>,
+    /// Memory of the last turn.
+    pub(super) later: Later<M>,
+    /// Memory of chains that have left, without their payload.
+    pub(super) spare: Vec<ChainBuilder<'static>>,
+}
+
+/// Chains whose memory is kept.
+const SPARE: usize = 256;
+/// Messages framed at a time.
+const BATCH_MESSAGES: usize = 256;
+
+/// One turn of a flusher: it has the batch and the engine, and gives both back.
+pub(super) struct Turn<'q, M: Queued, F, T> {
+    pub(super) shared: &'q Shared<M, F, T>,
+    pub(super) batch: Option<Batch>,
+    pub(super) engine: Option<Box<Engine<M, F, T>>>,
+    pub(super) end: AtTheEnd,
+}
+
+/// What a flusher does when its turn is over and nobody waits to relieve it.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum AtTheEnd {
+    /// Its caller comes back.
+    Leave,
+    /// It goes on until somebody pushes, who takes over: nothing is left lying.
+    StayUntilRelieved,
+}
+
+impl<M, F, T> Turn<'_, M, F, T>
+where
+    M: Queued,
+    F: Framer<M>,
+    F::Error: fmt::Display,
+    T: VectoredSend,
+{
+    pub(super) fn run(mut self) -> Result<Flushed, SendError> {
+        let shared = self.shared;
+        let (Some(batch), Some(engine)) = (&mut self.batch, &mut self.engine) else {
+            return Ok(Flushed::Busy);
+        };
+        let mut turn = shared.options.turn_bytes;
+        let mut later = std::mem::take(&mut engine.later);
+        let mut state = shared.core.lock();
+        while state.dead.is_none() {
+            refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
+            if engine.taken.is_empty() && batch.outgoing.is_empty() {
+                if planted("idle without a look") {
+                    later = shared.core.unlock(state, later);
+                    state = shared.core.lock();
+                }
+                return Ok(self.park(state, later, Flushed::Idle));
+            }
+            later = shared.core.unlock(state, later);
+
+            let gap = engine.frame(batch);
+            let before = engine.sender.stats().bytes;
+            let progress = match gap {
+                Some(error) => Err(error),
+                None => engine.sender.send_one_call(&mut batch.outgoing),
+            };
+            let sent = engine.sender.stats().bytes - before;
+            let complete = engine.reclaim(batch);
+
+            state = shared.core.lock();
+            state.blocked = None;
+            for (ticket, error, permit) in engine.refused.drain(..) {
+                state.resolve(ticket, Outcome::Failed(error), &mut later);
+                later.free(permit);
+            }
+            state.settle(batch, complete, &mut later);
+            state.revoke_requested(batch, &mut later);
+            state.stats = engine.sender.stats();
+            turn = turn.saturating_sub(sent);
+            if sent > 0 {
+                state.stalled = None;
+            }
+            match progress {
+                Err(error) => state.die(error, &mut later),
+                Ok(Some(Progress::Blocked(reason))) => {
+                    state.stalled.get_or_insert_with(Instant::now);
+                    shared.end_if_stalled(&mut state, &mut later);
+                    if state.dead.is_none() {
+                        state.blocked = Some(reason);
+                        return Ok(self.park(state, later, Flushed::Blocked(reason)));
+                    }
+                }
+                Ok(_) if turn == 0 && state.may_hand_over() => {
+                    later.wake(state.work.take());
+                    return Ok(self.park(state, later, Flushed::HandedOver));
+                }
+                Ok(_) if turn == 0 && self.end == AtTheEnd::Leave => {
+                    return Ok(self.park(state, later, Flushed::Budget));
+                }
+                Ok(_) => state.over_budget = turn == 0,
+            }
+        }
+        shared.core.unlock(state, later);
+        // Dead: dropping the turn fails what is framed.
+        drop(self);
+        let death = shared.core.lock().dead.clone();
+        Err(death.unwrap_or_else(|| SendError::new(SendErrorKind::ShutDown, None, 0)))
+    }
+
+    /// Gives engine and batch back, under the lock under which it was seen that nothing more can be done.
+    fn park(mut self, mut state: MutexGuard<'_, State<M>>, mut later: Later<M>, flushed: Flushed) -> Flushed {
+        *lock(&self.shared.engine) = self.engine.take();
+        state.batch = self.batch.take();
+        state.handed_over = matches!(flushed, Flushed::HandedOver | Flushed::Budget);
+        state.over_budget = false;
+        if flushed == Flushed::Idle {
+            state.stalled = None;
+        }
+        let drivers = state.drivers > 0 && !planted("idle tells nobody");
+        if flushed != Flushed::Idle || drivers {
+            // Somebody may wait who can wait for the transport, or for the queue to be empty.
+            later.wake_threads();
+        }
+        if flushed != Flushed::Idle && !planted("a task is not told of a block") {
+            later.wake(state.work.take());
+        }
+        let later = self.shared.core.unlock(state, later);
+        if later.is_large()
+            && let Some(engine) = &mut *lock(&self.shared.engine)
+        {
+            engine.later = later;
+        }
+        flushed
+    }
+}
+
+/// A framer or a transport that panics, and a stream that has ended, end here.
+impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
+    fn drop(&mut self) {
+        let Some(mut batch) = self.batch.take() else { return };
+        if planted("flusher leaves quietly") {
+            return;
+        }
+        let mut later = Later::default();
+        let mut state = self.shared.core.lock();
+        state.die(SendError::new(SendErrorKind::ShutDown, None, 0), &mut later);
+        state.fail(&mut batch, &mut later);
+        if let Some(engine) = &mut self.engine {
+            if planted("what was refused is forgotten") {
+                engine.refused.clear();
+            }
+            for (ticket, error, permit) in engine.refused.drain(..) {
+                state.resolve(ticket, Outcome::Failed(error), &mut later);
+                later.free(permit);
+            }
+            // Messages on their way into the framer.
+            for waiting in engine.taken.drain(..) {
+                state.resolve(
+                    waiting.ticket,
+                    Outcome::Failed(SendError::new(SendErrorKind::ShutDown, None, 0)),
+                    &mut later,
+                );
+                later.drop_message(waiting);
+            }
+        }
+        state.revokes.clear();
+        state.batch = Some(Batch::default());
+        self.shared.core.unlock(state, later);
+    }
+}
+
+/// Takes what is framed next: a few control messages, and bulk as far as the batch has room.
+fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M>>, batch_bytes: u64) {
+    let mut bytes = batch.outgoing.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
+    let mut room = BATCH_MESSAGES.saturating_sub(batch.outgoing.len());
+    while bytes < batch_bytes && room > 0 {
+        let control = if state.burst > 0 { state.control.pop_front() } else { None };
+        let next = if let Some(control) = control {
+            state.burst -= 1;
+            Some(control)
+        } else {
+            state.burst = CONTROL_BURST;
+            let last = planted("last come, first served");
+            let bulk = if last { state.bulk.pop_back() } else { state.bulk.pop_front() };
+            bulk.or_else(|| state.control.pop_front())
+        };
+        let Some(next) = next else { break };
+        bytes = bytes.saturating_add(next.permit.bytes().max(1));
+        room -= 1;
+        taken.push_back(next);
+    }
+}
+
+impl<M, F, T> Engine<M, F, T>
+where
+    M: 'static,
+    F: Framer<M>,
+    F::Error: fmt::Display,
+{
+    /// Frames what was taken. Returns why the stream cannot go on, if it cannot: a chain that cannot be finished was
+    /// committed by its framer, and where numbers must not be missing that is the end.
+    fn frame(&mut self, batch: &mut Batch) -> Option<SendError> {
+        while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
+            let mut out = self.spare.pop().unwrap_or_default();
+            // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
+            batch.entries.push(Entry { ticket: Some(ticket), permit });
+            let (error, gap) = match self.framer.frame(message, &mut out) {
+                Err(error) => (SendError::not_framed(&error), false),
+                Ok(()) => match out.finish() {
+                    Ok(chain) => {
+                        if planted("a message goes inside another") {
+                            batch.outgoing.insert(0, Outgoing::new(chain));
+                            continue;
+                        }
+                        batch.outgoing.push(Outgoing::new(chain));
+                        continue;
+                    }
+                    Err(error) => (SendError::not_framed(&error), !self.framer.accepts_gap()),
+                },
+            };
+            let gap = gap.then(|| error.clone());
+            self.refused.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit)));
+            if gap.is_some() {
+                return gap;
+            }
+        }
+        None
+    }
+
+    /// Takes the messages out whose last byte has left, and lets go of their payload, before anybody is told and while no
+    /// lock is held: the last owner of a page may do what it likes. Returns how many there were.
+    fn reclaim(&mut self, batch: &mut Batch) -> usize {
+        let complete = batch.outgoing.iter().take_while(|message| message.is_complete()).count();
+        for message in batch.outgoing.drain(..complete) {
+            let memory = message.into_chain().map(SegmentChain::recycle);
+            self.spare.extend(memory.filter(|_| self.spare.len() < SPARE));
+        }
+        complete
+    }
+}
