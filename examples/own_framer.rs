@@ -4,10 +4,10 @@
 //!  PUT greeting 13\r\n  Hello, world!  <crc: 4 bytes, big-endian>
 //! ```
 //!
-//! Both ends run here, over a socket pair: `cargo run --example own_framer`.
+//! Both ends run here, over a socket pair: `cargo run --release --example own_framer`.
 
 use std::os::unix::net::UnixStream;
-use std::{error, fmt, thread};
+use std::{error, io, thread};
 
 use bytes::Bytes;
 use segchain::chain::{ChainBuilder, ChainError, Outgoing};
@@ -50,12 +50,12 @@ impl<'p> Framer<Put<'p>> for PutFramer {
 }
 
 /// Receiving: one frame, read in a straight line. Where it awaits, the receiver fetches more bytes.
-async fn read_put(mut wire: Wire) -> Result<Option<(String, Bytes)>, BadPut> {
-    let line = wire.until(b"\r\n", 400).await.map_err(|_| BadPut("header of more than 400 bytes"))?;
-    let text = str::from_utf8(&line).map_err(|_| BadPut("header that is no text"))?;
+async fn read_put(mut wire: Wire) -> io::Result<Option<(String, Bytes)>> {
+    let line = wire.until(b"\r\n", 400).await.map_err(|_| bad("header of more than 400 bytes"))?;
+    let text = str::from_utf8(&line).map_err(|_| bad("header that is no text"))?;
     let parts: Vec<&str> = text.split(' ').collect();
-    let ["PUT", name, len] = parts[..] else { return Err(BadPut("header that is not PUT NAME LENGTH")) };
-    let len = len.parse().map_err(|_| BadPut("length that is no number"))?;
+    let ["PUT", name, len] = parts[..] else { return Err(bad("header that is not PUT NAME LENGTH")) };
+    let len = len.parse().map_err(|_| bad("length that is no number"))?;
 
     let mut crc = Crc32::new();
     crc.update(&line);
@@ -63,7 +63,7 @@ async fn read_put(mut wire: Wire) -> Result<Option<(String, Bytes)>, BadPut> {
     let body = wire.body(BodyReq::new(len, Place::Contiguous).digest(crc)).await; // digested as it lands
     let expected = u32::from_be_bytes(wire.array().await);
     if body.sum.and_then(|sum| sum.value()) != Some(expected) {
-        return Err(BadPut("wrong checksum"));
+        return Err(bad("wrong checksum"));
     }
     let Landed::Contiguous(bytes) = body.landed else { return Ok(None) };
     Ok(Some((name.to_owned(), bytes)))
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         while let Some((name, body)) = receiver.next(&mut (), None, |frame| frame)? {
             println!("{name}: {} bytes, checksum right", body.len());
         }
-        Ok::<_, std::io::Error>(())
+        Ok::<_, io::Error>(())
     });
 
     let page: &[u8] = &[b'x'; 4096];
@@ -91,14 +91,6 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     Ok(receiving.join().expect("the receiver does not panic")?)
 }
 
-/// What the peer got wrong.
-#[derive(Debug)]
-struct BadPut(&'static str);
-
-impl fmt::Display for BadPut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the peer sent a {}", self.0)
-    }
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the peer sent a {what}"))
 }
-
-impl error::Error for BadPut {}
