@@ -18,7 +18,7 @@ use bytes::Bytes;
 use segchain::chain::{Abort, ChainBuilder};
 use segchain::checksum::Crc32c;
 use segchain::framer::Framer;
-use segchain::queue::{Flushed, PushError, QueueOptions, Queued, Revocation, SendQueue, Ticket};
+use segchain::queue::{Flushed, PushError, QueueOptions, Queued, Revocation, SendQueue, Ticket, Work};
 use segchain::send::{Blocked, SendError, SendErrorKind, SendOptions};
 use segchain::transport::{Interest, MAX_SLICES, SendFlags, VectoredSend, Wait};
 use segchain_testkit::naive::{Random, crc, seed};
@@ -536,6 +536,30 @@ fn a_push_future_is_woken_when_room_appears_and_told_when_the_queue_ends() {
     assert_eq!(woken.count(), 2);
     let Poll::Ready(Err(refused)) = late.as_mut().poll(&mut context) else { panic!("not refused") };
     assert_eq!(refused.error().map(SendError::kind), Some(SendErrorKind::ShutDown));
+}
+
+#[test]
+fn closing_tells_push_futures_that_wait_for_room_though_the_stream_never_moves_again() {
+    let queue = with(Pipe::new([]).then(Step::Again), QueueOptions::new().bounds(100, 1));
+    let first = put(&queue, message(10));
+    let mut pushes: Vec<_> = (0..3).map(|_| Box::pin(queue.push_async(message(10)))).collect();
+    let woken: Vec<_> = pushes
+        .iter_mut()
+        .map(|push| {
+            let (woken, waker) = Woken::new();
+            assert!(push.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            woken
+        })
+        .collect();
+    queue.close();
+    assert!(woken.iter().all(|woken| woken.count() == 1));
+    for push in &mut pushes {
+        let Poll::Ready(Err(refused)) = push.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("not refused")
+        };
+        assert_eq!(refused.into_message().body.len(), 10);
+    }
+    assert_eq!(first.result(), None, "what is in the queue is still to be sent");
 }
 
 /// ceph 44289: queued on while the socket was blocked. Here the bound holds, and a ticket's place is used again.
@@ -1308,13 +1332,15 @@ fn after_every_step_of_a_random_schedule_the_wire_has_it_or_an_event_loop_has_be
                     assert_eq!(matches!(flushed, Flushed::Blocked(_)), blocked && !queue.is_empty());
                 }
             }
-            // A loop that slept and is not told sleeps on: it may only do so if there is nothing, or the stream is full.
-            let full = queue.transport().state().blocked;
+            // A loop that slept and is not told sleeps on: it may only do so if there is nothing.
             let woke = std::mem::replace(&mut told, woken.count()) < woken.count();
             let context_of = || format!("seed {}: stranded, {queue:?}", seed + case);
-            assert!(!asleep || woke || queue.is_empty() || full, "{}", context_of());
-            asleep = queue.poll_work(&mut context).is_pending();
-            assert!(!asleep || queue.is_empty() || full, "{}", context_of());
+            assert!(!asleep || woke || queue.is_empty(), "{}", context_of());
+            let work = queue.poll_work(&mut context);
+            asleep = work.is_pending();
+            assert_eq!(asleep, queue.is_empty(), "{}", context_of());
+            let full = queue.transport().state().blocked && !queue.is_empty();
+            assert_eq!(work == Poll::Ready(Work::Wait(Blocked::Full)), full, "{}", context_of());
         }
         queue.transport().go_on(&[], Step::All);
         while queue.flush() == Ok(Flushed::HandedOver) {}
@@ -1325,22 +1351,22 @@ fn after_every_step_of_a_random_schedule_the_wire_has_it_or_an_event_loop_has_be
 }
 
 #[test]
-fn an_event_loop_is_woken_for_a_push_and_not_while_the_stream_is_blocked() {
+fn an_event_loop_is_woken_for_a_push_and_told_when_to_wait_for_the_stream() {
     let queue = quiet(Pipe::new([Step::Take(3)]).then(Step::Again));
     let (woken, waker) = Woken::new();
     let mut context = Context::from_waker(&waker);
     assert!(queue.poll_work(&mut context).is_pending());
     let ticket = put(&queue, message(10));
     assert_eq!(woken.count(), 1);
-    assert!(queue.poll_work(&mut context).is_ready());
+    assert_eq!(queue.poll_work(&mut context), Poll::Ready(Work::Flush));
     assert_eq!(queue.flush(), Ok(Flushed::Blocked(Blocked::Full)));
-    assert!(queue.poll_work(&mut context).is_pending(), "it waits for the socket now");
+    assert_eq!(queue.poll_work(&mut context), Poll::Ready(Work::Wait(Blocked::Full)));
     queue.transport().go_on(&[], Step::All);
     assert_eq!(queue.flush(), Ok(Flushed::Idle));
     assert_eq!(ticket.result(), Some(Ok(())));
     assert!(queue.poll_work(&mut context).is_pending());
     queue.shut_down();
-    assert!(queue.poll_work(&mut context).is_ready(), "the end is news");
+    assert_eq!(queue.poll_work(&mut context), Poll::Ready(Work::Flush), "the end is news");
     assert!(queue.flush().is_err());
 }
 

@@ -66,10 +66,10 @@ struct Flags {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// Bytes of each object.
-    #[arg(long, value_name = "BYTES", default_value_t = 65536)]
+    #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(..=i64::from(client::DATA_LIMIT)))]
     size: u32,
     /// Bytes of each of the scattered pages that an object is made of.
-    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=i64::from(client::DATA_LIMIT)))]
     page: u32,
     /// How many objects may be in flight [default: as many as fill 64 MiB, at most 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]

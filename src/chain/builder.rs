@@ -174,7 +174,8 @@ impl<'b> ChainBuilder<'b> {
     }
 
     /// Sets the copy threshold: a pushed piece shorter than `n` bytes that directly follows scratch bytes is copied
-    /// behind them. A short last page after other pages is not. 0 never copies.
+    /// behind them, and counts as scratch from then on, in a revoke too. A short last page after other pages is not. 0 never
+    /// copies.
     pub fn copy_below(&mut self, n: usize) {
         self.copy_below = n;
     }

@@ -34,6 +34,8 @@ pub(super) struct State<M> {
     pub(super) polling: bool,
     /// Whether the flusher left although there was more to do, because somebody else was there to go on.
     pub(super) handed_over: bool,
+    /// Whether the flusher has had its turn and goes on only for want of another: whoever pushes takes over.
+    pub(super) over_budget: bool,
     pub(super) closed: bool,
     pub(super) dead: Option<SendError>,
     /// Tickets that are revoked while the flusher has their messages.
@@ -89,6 +91,7 @@ impl<M> Core<M> {
             stalled: None,
             polling: false,
             handed_over: false,
+            over_budget: false,
             closed: false,
             dead: None,
             revokes: Vec::new(),
@@ -130,7 +133,7 @@ impl<M> State<M> {
     /// Makes the caller the flusher, unless there is one.
     pub(super) fn take_batch(&mut self) -> Option<Batch> {
         let batch = self.batch.take()?;
-        self.handed_over = false;
+        (self.handed_over, self.over_budget) = (false, false);
         Some(batch)
     }
 
@@ -139,13 +142,6 @@ impl<M> State<M> {
         if self.batch.is_some() && !self.has_work() {
             self.stalled = None;
         }
-    }
-
-    /// Whether somebody waits who would go on with the flusher's work. What is framed when the stream has ended is the
-    /// flusher's own to fail.
-    pub(super) fn may_hand_over(&self) -> bool {
-        let somebody = self.drivers > 0 || self.work.is_some();
-        somebody && (self.dead.is_none() || planted("a dead queue is handed over"))
     }
 
     /// Whether a flusher would find something to do.

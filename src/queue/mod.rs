@@ -107,7 +107,7 @@ impl QueueOptions {
         self
     }
 
-    /// After how many bytes a flusher hands over to another one that waits for its turn; 16 MiB unless set.
+    /// After how many bytes a flusher hands over to the next who waits or pushes; 16 MiB unless set.
     #[must_use]
     pub fn turn_bytes(mut self, bytes: u64) -> Self {
         self.turn_bytes = bytes.max(1);
@@ -143,6 +143,8 @@ pub enum Flushed {
     Busy,
     /// The turn is over, and another one who waits was woken.
     HandedOver,
+    /// The turn is over, and nobody else is there: flush again after whatever else there is to do.
+    Budget,
 }
 
 /// What a task that flushes does next: see [`SendQueue::poll_work`].
@@ -299,7 +301,7 @@ where
         }
         let Some(batch) = state.take_batch() else { return Ok(Flushed::Busy) };
         drop(state);
-        self.shared.turn(batch)
+        self.shared.turn(batch, AtTheEnd::Leave)
     }
 
     /// Ready when there is something to do that nobody does, or the stream has ended. One task at a time.
@@ -323,8 +325,8 @@ where
         Poll::Pending
     }
 
-    /// Pushes unless the queue is full. Never waits, but flushes if nobody else does, and then what others push meanwhile
-    /// as well, up to [`QueueOptions::turn_bytes`] if somebody is there to take over.
+    /// Pushes unless the queue is full. Does not wait for the transport, but flushes if nobody else does, and then what others
+    /// push meanwhile as well: after [`QueueOptions::turn_bytes`] the next who pushes or waits takes over.
     ///
     /// When the transport takes no more the push returns, and somebody has to go on later: a thread in
     /// [`run`](Self::run) or [`wait`](Self::wait), or whoever calls [`flush`](Self::flush).
@@ -376,6 +378,7 @@ where
         let mut later = Later::default();
         let flush = self.shared.options.pushers_flush && state.blocked.is_none();
         let batch = if flush { state.take_batch() } else { None };
+        let take_over = flush && state.over_budget;
         if batch.is_none() {
             later.wake_threads();
             later.wake(state.work.take());
@@ -383,15 +386,32 @@ where
         core.unlock(state, later);
         if let Some(batch) = batch {
             // An error reaches everybody by the tickets.
-            let _ = self.shared.turn(batch);
+            let _ = self.shared.turn(batch, AtTheEnd::StayUntilRelieved);
+        } else if take_over {
+            self.take_over();
         } else if planted("a pusher writes past the flusher") {
             let _ = self.shared.transport.send_vectored(&[IoSlice::new(&[0; 2])], SendFlags::default());
         }
         Ok(ticket)
     }
 
-    /// Takes no more messages, from whoever waits for room neither. What is in the queue is still sent, by whoever brings
-    /// it on.
+    /// Relieves a flusher that has had its turn. That lasts no longer than its current call, which does not wait.
+    fn take_over(&self) {
+        let core = &self.shared.core;
+        let mut state = core.lock();
+        if state.over_budget {
+            state.threads += 1;
+            state.drivers += 1;
+            state = wait(&core.changed, state, None);
+            state.threads -= 1;
+            state.drivers -= 1;
+        }
+        drop(state);
+        self.shared.go_on_if_handed_over();
+    }
+
+    /// Takes no more messages, from whoever waits for room neither. What is in the queue is still sent, by whoever brings it
+    /// on.
     pub fn close(&self) {
         let mut state = self.shared.core.lock();
         state.closed = true;
@@ -472,7 +492,7 @@ where
             }
             self.drive(state, None);
         };
-        self.go_on_if_handed_over();
+        self.shared.go_on_if_handed_over();
         pushed
     }
 
@@ -496,22 +516,8 @@ where
             }
             self.drive(state, deadline);
         };
-        self.go_on_if_handed_over();
+        self.shared.go_on_if_handed_over();
         result
-    }
-
-    /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
-    fn go_on_if_handed_over(&self) {
-        if planted("who was handed a turn leaves") {
-            return;
-        }
-        let state = self.shared.core.lock();
-        let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
-        drop(state);
-        if left_here {
-            // An error is told by the tickets.
-            let _ = self.flush();
-        }
     }
 
     /// Flushes, until the queue is closed and empty: for a thread that does nothing else.
@@ -614,6 +620,16 @@ struct Turn<'q, M: Queued, F, T> {
     shared: &'q Shared<M, F, T>,
     batch: Option<Batch>,
     engine: Option<Box<Engine<M, F, T>>>,
+    end: AtTheEnd,
+}
+
+/// What a flusher does when its turn is over and nobody waits to relieve it.
+#[derive(Clone, Copy, PartialEq)]
+enum AtTheEnd {
+    /// Its caller comes back.
+    Leave,
+    /// It goes on until somebody pushes, who takes over: nothing is left lying.
+    StayUntilRelieved,
 }
 
 impl<M, F, T> Turn<'_, M, F, T>
@@ -674,11 +690,16 @@ where
                         return Ok(self.park(state, later, Flushed::Blocked(reason)));
                     }
                 }
-                Ok(_) if turn == 0 && state.may_hand_over() => {
+                // What is framed when the stream has ended is not for others to fail.
+                Ok(_) if state.dead.is_some() && !planted("a dead queue is handed over") => {}
+                Ok(_) if turn == 0 && (state.drivers > 0 || state.work.is_some()) => {
                     later.wake(state.work.take());
                     return Ok(self.park(state, later, Flushed::HandedOver));
                 }
-                Ok(_) => {}
+                Ok(_) if turn == 0 && self.end == AtTheEnd::Leave => {
+                    return Ok(self.park(state, later, Flushed::Budget));
+                }
+                Ok(_) => state.over_budget = turn == 0,
             }
         }
         shared.core.unlock(state, later);
@@ -692,7 +713,8 @@ where
     fn park(mut self, mut state: MutexGuard<'_, State<M>>, mut later: Later<M>, flushed: Flushed) -> Flushed {
         *lock(&self.shared.engine) = self.engine.take();
         state.batch = self.batch.take();
-        state.handed_over = flushed == Flushed::HandedOver;
+        state.handed_over = matches!(flushed, Flushed::HandedOver | Flushed::Budget);
+        state.over_budget = false;
         if flushed == Flushed::Idle {
             state.stalled = None;
         }
@@ -744,6 +766,7 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
             }
         }
         state.revokes.clear();
+        state.over_budget &= planted("the end keeps its relief waiting");
         state.batch = Some(Batch::default());
         self.shared.core.unlock(state, later);
     }
@@ -821,7 +844,7 @@ where
 
 impl<M, F, T> Shared<M, F, T> {
     /// A turn of whoever has taken the batch.
-    fn turn(&self, batch: Batch) -> Result<Flushed, SendError>
+    fn turn(&self, batch: Batch, end: AtTheEnd) -> Result<Flushed, SendError>
     where
         M: Queued,
         F: Framer<M>,
@@ -831,7 +854,28 @@ impl<M, F, T> Shared<M, F, T> {
         let engine = lock(&self.engine).take();
         let afresh = planted("a half-sent message stays with its flusher");
         let batch = if afresh { Batch::default() } else { batch };
-        Turn { shared: self, batch: Some(batch), engine }.run()
+        Turn { shared: self, batch: Some(batch), engine, end }.run()
+    }
+
+    /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
+    fn go_on_if_handed_over(&self)
+    where
+        M: Queued,
+        F: Framer<M>,
+        F::Error: fmt::Display,
+        T: VectoredSend,
+    {
+        if planted("who was handed a turn leaves") {
+            return;
+        }
+        let mut state = self.core.lock();
+        let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
+        let batch = if left_here && state.dead.is_none() { state.take_batch() } else { None };
+        drop(state);
+        if let Some(batch) = batch {
+            // An error is told by the tickets.
+            let _ = self.turn(batch, AtTheEnd::StayUntilRelieved);
+        }
     }
 
     /// When the stream is given up, if nothing leaves before.

@@ -198,8 +198,10 @@ struct Stream {
 const LARGE: u64 = 64 << 10;
 /// What is read ahead after a large body.
 const AFTER_LARGE: usize = 8 << 10;
-/// How often in a row a deframer may use no bytes at all. An honest one needs a frame and an empty body or two.
-const IDLE: u32 = 16;
+/// How often in a row a deframer may use no bytes at all. An honest one has a frame and some empty bodies.
+const IDLE: u32 = 64;
+/// How many bytes a blocking form takes before it looks at the clock.
+const BETWEEN_LOOKS: u64 = 256 << 10;
 
 impl<T, D> Receiver<T, D> {
     /// A receiver at the start of a frame.
@@ -299,7 +301,18 @@ impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
         if self.stream.dead {
             return Err(self.stream.error(RecvErrorKind::Dead));
         }
-        let result = self.turn(targets, &mut on_frame);
+        self.guarded_turn(targets, self.stream.options.turn_bytes, &mut on_frame)
+    }
+
+    /// A turn after which the stream is as dead as if it had failed, should a callback panic: its frame would come twice.
+    fn guarded_turn(
+        &mut self,
+        targets: &mut dyn Targets,
+        turn_bytes: u64,
+        on_frame: &mut impl FnMut(D::Frame<'_>) -> ControlFlow<()>,
+    ) -> Result<Received, RecvError<D::Error>> {
+        self.stream.dead = true;
+        let result = self.turn(targets, turn_bytes, on_frame);
         self.stream.dead = result.is_err();
         result
     }
@@ -307,17 +320,18 @@ impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
     fn turn(
         &mut self,
         targets: &mut dyn Targets,
+        turn_bytes: u64,
         on_frame: &mut impl FnMut(D::Frame<'_>) -> ControlFlow<()>,
     ) -> Result<Received, RecvError<D::Error>> {
         let Self { transport, deframer, stream } = self;
-        let limit = stream.stats.bytes.saturating_add(stream.options.turn_bytes);
+        let limit = stream.stats.bytes.saturating_add(turn_bytes);
         let mut idle = 0;
         loop {
             // Everything that can be done with the bytes at hand.
             let wanted = loop {
                 if stream.filling.is_some() {
                     let Some(piece) = stream.fill_from_ahead(targets) else { break 1 };
-                    idle = if piece.len > 0 { 0 } else { idle + 1 };
+                    idle = if piece.len > 0 { 0 } else { idle };
                     deframer.body(piece).map_err(|error| stream.error(RecvErrorKind::Frame(error)))?;
                     continue;
                 }
@@ -391,7 +405,11 @@ impl<T: VectoredRecv + Wait, D: Deframer> Receiver<T, D> {
         mut on_frame: impl FnMut(D::Frame<'_>) -> ControlFlow<()>,
     ) -> Result<Received, RecvError<D::Error>> {
         loop {
-            let received = match self.receive(targets, &mut on_frame)? {
+            if self.stream.dead {
+                return Err(self.stream.error(RecvErrorKind::Dead));
+            }
+            let turn = self.stream.options.turn_bytes.min(BETWEEN_LOOKS);
+            let received = match self.guarded_turn(targets, turn, &mut on_frame)? {
                 received @ (Received::Blocked | Received::Budget) => received,
                 received => return Ok(received),
             };

@@ -76,6 +76,9 @@ impl SendOptions {
     }
 }
 
+/// How many bytes a blocking form hands over before it looks at the clock. (A transport that blocks makes it look, too.)
+const BETWEEN_LOOKS: u64 = 16 << 20;
+
 /// What was done so far. Counts only ever grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -217,9 +220,12 @@ impl<T: VectoredSend> StreamSender<T> {
     /// other error ends the stream; [`SendError::sent`] tells how many bytes of the message that it struck had left, and
     /// that message keeps its position.
     pub fn send_batch(&mut self, batch: &mut [Outgoing<'_>]) -> Result<Progress, SendError> {
+        self.turn(batch, self.options.turn_bytes)
+    }
+
+    fn turn(&mut self, batch: &mut [Outgoing<'_>], mut turn: u64) -> Result<Progress, SendError> {
         self.admit(batch)?;
         let mut left = batch.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
-        let mut turn = self.options.turn_bytes;
         loop {
             if let Some(progress) = self.step(batch, &mut left, &mut turn)? {
                 return Ok(progress);
@@ -335,7 +341,7 @@ impl<T: VectoredSend> StreamSender<T> {
             let step = left.min(message.remaining());
             message.advance(step);
             left -= step;
-            self.stats.messages += u64::from(message.is_complete());
+            self.stats.messages += u64::from(step > 0 && message.is_complete());
             self.open = (!message.is_complete()).then(|| (message.id(), message.sent()));
         }
     }
@@ -382,7 +388,7 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
     ///
     /// # Errors
     /// As [`send_batch`](Self::send_batch), and [`SendErrorKind::Deadline`]: in the middle of a message that ends the
-    /// stream, between two it does not. The deadline is looked at when the transport takes no more, not while it does.
+    /// stream, between two it does not. The deadline is looked at when the transport takes no more, and every 16 MiB while it does.
     pub fn send_batch_blocking(
         &mut self,
         batch: &mut [Outgoing<'_>],
@@ -393,7 +399,8 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
         let mut pause = SHORTEST;
         let mut bytes = self.stats.bytes;
         loop {
-            let reason = match self.send_batch(batch)? {
+            let turn = self.options.turn_bytes.min(BETWEEN_LOOKS);
+            let reason = match self.turn(batch, turn)? {
                 Progress::Done => return Ok(()),
                 Progress::Budget => None,
                 Progress::Blocked(reason) => Some(reason),

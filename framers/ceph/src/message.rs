@@ -47,7 +47,7 @@ pub struct Header {
     pub compat_version: u16,
     /// Where in a page the data wants to lie at the receiver, modulo the page.
     pub data_off: u16,
-    /// The sender.
+    /// The sender. Version 2 of the messenger does not carry it: both sides know it from the handshake.
     pub src: EntityName,
     /// Carried as it is.
     pub reserved: u16,
@@ -80,6 +80,7 @@ pub struct Message<D> {
     /// The payload.
     pub data: D,
     /// The footer's signature, if the message is signed (cephx); carried as it is, and neither made nor checked here.
+    /// Version 1 of the messenger only.
     pub signature: Option<u64>,
 }
 
@@ -106,6 +107,9 @@ pub struct Incoming {
     pub data: Data,
     /// The footer's signature, if the message is signed; not checked here.
     pub signature: Option<u64>,
+    /// The number of the last message of ours that its sender had received: version 2 of the messenger says so with every
+    /// message, version 1 with none (0).
+    pub acked: u64,
 }
 
 /// Where an incoming message's data is.
@@ -144,5 +148,22 @@ impl Data {
     /// Whether the message had no data.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// A time as Ceph writes it. Whoever answers a keepalive sends it back as it came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stamp {
+    /// Seconds since 1970.
+    pub sec: u32,
+    /// Nanoseconds.
+    pub nsec: u32,
+}
+
+impl Stamp {
+    /// A time.
+    pub fn new(sec: u32, nsec: u32) -> Self {
+        Self { sec, nsec }
     }
 }

@@ -9,6 +9,21 @@ pub(crate) struct Short {
     pub(crate) got: u64,
 }
 
+/// A structure that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Malformed {
+    /// It ends too soon.
+    Short(Short),
+    /// A value that is not known here.
+    Value { field: &'static str, offset: usize, got: u64 },
+}
+
+impl From<Short> for Malformed {
+    fn from(short: Short) -> Self {
+        Malformed::Short(short)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -18,6 +33,11 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, offset: 0 }
+    }
+
+    /// Whether all bytes are used.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
     }
 
     /// Bytes used so far.
@@ -67,6 +87,27 @@ impl<'a> Reader<'a> {
         self.bytes(field, len as usize)
     }
 
+    /// A reader of the same bytes.
+    pub(crate) fn string_reader(&mut self, field: &'static str) -> Result<Self, Short> {
+        let len = self.u32(field)?;
+        let offset = self.offset;
+        Ok(Reader { rest: self.bytes(field, len as usize)?, offset })
+    }
+
+    /// Numbers behind their count. Nothing is allocated for a count that is only claimed.
+    pub(crate) fn u32s(&mut self, field: &'static str) -> Result<Vec<u32>, Short> {
+        (0..self.u32(field)?).map(|_| self.u32(field)).collect()
+    }
+
+    /// One byte that can only be this.
+    pub(crate) fn expect(&mut self, field: &'static str, expected: u8) -> Result<(), Malformed> {
+        let offset = self.offset;
+        match self.u8(field)? {
+            got if got == expected => Ok(()),
+            got => Err(Malformed::Value { field, offset, got: got.into() }),
+        }
+    }
+
     /// The body of a structure that announces its version, the oldest compatible one, and its length. What a newer
     /// version has added at the end is passed over with it.
     pub(crate) fn versioned(&mut self, field: &'static str) -> Result<Reader<'a>, Short> {
@@ -75,4 +116,28 @@ impl<'a> Reader<'a> {
         let offset = self.offset;
         Ok(Reader { rest: self.bytes(field, len as usize)?, offset })
     }
+}
+
+pub(crate) fn u16_at(wire: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([wire[at], wire[at + 1]])
+}
+
+pub(crate) fn u32_at(wire: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(wire, at)) | u32::from(u16_at(wire, at + 2)) << 16
+}
+
+pub(crate) fn u64_at(wire: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(wire, at)) | u64::from(u32_at(wire, at + 4)) << 32
+}
+
+/// Fields side by side, as many bytes as the structure has.
+pub(crate) fn fields<const N: usize>(fields: &[&[u8]]) -> [u8; N] {
+    let mut wire = [0; N];
+    let mut at = 0;
+    for field in fields {
+        wire[at..at + field.len()].copy_from_slice(field);
+        at += field.len();
+    }
+    debug_assert_eq!(at, N);
+    wire
 }

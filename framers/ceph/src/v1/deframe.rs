@@ -1,15 +1,16 @@
 //! Bytes become messages and control frames.
 
 use bytes::Bytes;
-use segchain::checksum::Checksum as _;
-use segchain::checksum::Crc32c;
-use segchain::framer::{self, BodyReq, Filled, Landed, Place, Step, Targets};
+use segchain::checksum::{Checksum as _, Crc32c, Digest};
+use segchain::framer::{self, BodyReq, Filled, Place, Step, Targets};
 
 use super::{
-    COMPLETE, Control, Error, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, Stamp, TAG_ACK, TAG_CLOSE,
+    COMPLETE, Control, Error, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE,
     TAG_KEEPALIVE, TAG_KEEPALIVE2, TAG_KEEPALIVE2_ACK, TAG_MSG,
 };
-use crate::{Data, EntityName, Header, Incoming};
+use crate::inbound::Inbound;
+use crate::wire::{u16_at, u32_at, u64_at};
+use crate::{Data, EntityName, Header, Incoming, Stamp};
 
 /// What comes in on an open connection.
 #[derive(Debug)]
@@ -43,8 +44,7 @@ pub enum Frame {
 #[derive(Debug)]
 pub struct Deframer {
     options: Options,
-    last_seq: u64,
-    duplicates: u64,
+    inbound: Inbound,
     open: Option<Open>,
 }
 
@@ -70,17 +70,19 @@ impl Deframer {
 
     /// A deframer that goes on behind message number `last`.
     pub fn resume(options: &Options, last: u64) -> Self {
-        Self { options: options.clone(), last_seq: last, duplicates: 0, open: None }
+        let Options { reply_kind, discard_unexpected, .. } = *options;
+        let inbound = Inbound { reply_kind, discard_unexpected, last_seq: last, duplicates: 0 };
+        Self { options: options.clone(), inbound, open: None }
     }
 
     /// The number of the last message received: what [`Control::Ack`] and a reconnect tell the peer.
     pub fn last_seq(&self) -> u64 {
-        self.last_seq
+        self.inbound.last_seq
     }
 
     /// How many messages were dropped because they had come before.
     pub fn duplicates(&self) -> u64 {
-        self.duplicates
+        self.inbound.duplicates
     }
 
     fn control(head: &[u8], tag: u8) -> Result<Step<Frame>, Error> {
@@ -124,7 +126,8 @@ impl Deframer {
             reserved: u16_at(wire, 47),
         };
         let (front, middle, data) = (Bytes::new(), Bytes::new(), Data::None);
-        let message = Incoming { seq: u64_at(wire, 0), header, front, middle, data, signature: None };
+        let message =
+            Incoming { seq: u64_at(wire, 0), header, front, middle, data, signature: None, acked: 0 };
         Ok(Open { message, lens, crcs: [0; 3], part: 0 }.at_part(0))
     }
 
@@ -149,34 +152,11 @@ impl Deframer {
                 check(PARTS[index], start + at as u64, u32_at(wire, at), crcs[index])?;
             }
         }
-        if self.has_come_before(message.seq) {
-            self.duplicates += 1;
+        if !self.inbound.take(message.seq) {
             return Ok(Step::Dropped { head });
         }
-        self.last_seq = message.seq;
         message.signature = (self.options.long_footer && flags & SIGNED != 0).then(|| u64_at(wire, 12));
         Ok(Step::Frame { frame: Frame::Message(message), head })
-    }
-
-    fn has_come_before(&self, seq: u64) -> bool {
-        seq <= self.last_seq
-    }
-
-    /// Where data lands.
-    fn place(&self, Incoming { seq, header, .. }: &Incoming, len: u64, targets: &mut dyn Targets) -> Place {
-        let slabs = Place::Slabs { offset: header.data_off.into() };
-        if self.has_come_before(*seq) {
-            return Place::Discard;
-        }
-        if self.options.reply_kind != Some(header.kind) {
-            return slabs;
-        }
-        match targets.expect(header.tid) {
-            Some(room) if room >= len => Place::Target { key: header.tid, at: 0 },
-            Some(_) => Place::Discard,
-            None if self.options.discard_unexpected => Place::Discard,
-            None => slabs,
-        }
     }
 }
 
@@ -207,7 +187,10 @@ impl framer::Deframer for Deframer {
         if open.part < 3 {
             let len = open.lens[open.part].into();
             let place = match PARTS[open.part] {
-                Field::Data => self.place(&open.message, len, targets),
+                Field::Data => {
+                    let offset = open.message.header.data_off.into();
+                    self.inbound.place(&open.message, len, offset, targets)
+                }
                 _ => Place::Contiguous,
             };
             let on = if open.part == 2 { self.options.crc_data } else { self.options.crc_header };
@@ -224,16 +207,9 @@ impl framer::Deframer for Deframer {
 
     fn body(&mut self, piece: Filled) -> Result<(), Error> {
         let Some(mut open) = self.open.take() else { return Ok(()) };
-        let Some(part) = PARTS.get(open.part) else { return Ok(()) };
-        open.crcs[open.part] = piece.sum.and_then(|sum| sum.value()).unwrap_or(0);
-        let message = &mut open.message;
-        match (part, piece.landed) {
-            (Field::Front, Landed::Contiguous(bytes)) => message.front = bytes,
-            (_, Landed::Contiguous(bytes)) => message.middle = bytes,
-            (_, Landed::Slabs(slabs)) => message.data = Data::Slabs(slabs),
-            (_, Landed::Target { whole, .. }) => message.data = Data::Target { len: piece.len, whole },
-            _ => message.data = Data::Discarded { len: piece.len },
-        }
+        let Some(crc) = open.crcs.get_mut(open.part) else { return Ok(()) };
+        *crc = piece.sum.as_ref().and_then(Digest::value).unwrap_or(0);
+        open.message.land(open.part, piece);
         let next = open.part + 1;
         self.open = Some(open.at_part(next));
         Ok(())
@@ -247,16 +223,4 @@ impl framer::Deframer for Deframer {
 
 fn check(field: Field, offset: u64, expected: u32, got: u32) -> Result<(), Error> {
     if expected == got { Ok(()) } else { Err(Error::Crc { field, offset, expected, got }) }
-}
-
-fn u16_at(wire: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([wire[at], wire[at + 1]])
-}
-
-fn u32_at(wire: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(wire, at)) | u32::from(u16_at(wire, at + 2)) << 16
-}
-
-fn u64_at(wire: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(wire, at)) | u64::from(u32_at(wire, at + 4)) << 32
 }

@@ -1,7 +1,6 @@
 //! Messages and control frames become chains.
 
-use bytes::Bytes;
-use segchain::chain::{Abort, ChainBuilder, Mark, Payload};
+use segchain::chain::{Abort, ChainBuilder, Payload};
 use segchain::checksum::Crc32c;
 use segchain::framer;
 use segchain::queue::Queued;
@@ -10,7 +9,9 @@ use super::{
     COMPLETE, Error, FOOTER, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE,
     TAG_KEEPALIVE, TAG_KEEPALIVE2, TAG_KEEPALIVE2_ACK, TAG_MSG,
 };
-use crate::{Header, Message};
+use crate::inbound::put_part;
+use crate::wire::fields;
+use crate::{Header, Message, Stamp};
 
 /// What travels between messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,23 +27,6 @@ pub enum Control {
     Keepalive2Ack(Stamp),
     /// The sender closes.
     Close,
-}
-
-/// A time as Ceph writes it. Whoever answers a keepalive sends it back as it came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stamp {
-    /// Seconds since 1970.
-    pub sec: u32,
-    /// Nanoseconds.
-    pub nsec: u32,
-}
-
-impl Stamp {
-    /// A time.
-    pub fn new(sec: u32, nsec: u32) -> Self {
-        Self { sec, nsec }
-    }
 }
 
 /// Frames messages, and numbers them from 1.
@@ -111,8 +95,8 @@ impl<D: Payload> framer::Framer<Message<D>> for Framer {
         let seq = self.seq.wrapping_add(1);
         out.put_u8(TAG_MSG);
         let head = out.put(&encode(&header, seq));
-        let front = put(out, front);
-        let middle = put(out, middle);
+        let front = put_part(out, front);
+        let middle = put_part(out, middle);
         let data_at = out.here();
         data.push_to(out);
         let end = out.here();
@@ -157,31 +141,22 @@ impl<D: Payload> framer::Framer<Message<D>> for Framer {
     }
 }
 
-/// A front or a middle counts as a header, not as payload: where it is short it is copied, whatever the copy threshold.
-fn put(out: &mut ChainBuilder<'_>, part: Bytes) -> Mark {
-    if part.len() < ChainBuilder::COPY_BELOW { out.put(&part) } else { out.push(part) }
-}
-
 /// The header, with neither lengths nor checksum yet.
 fn encode(header: &Header, seq: u64) -> [u8; HEADER] {
-    let mut wire = [0; HEADER];
-    let mut at = 0;
-    let mut put = |bytes: &[u8]| {
-        wire[at..at + bytes.len()].copy_from_slice(bytes);
-        at += bytes.len();
-    };
-    put(&seq.to_le_bytes());
-    put(&header.tid.to_le_bytes());
-    put(&header.kind.to_le_bytes());
-    put(&header.priority.to_le_bytes());
-    put(&header.version.to_le_bytes());
-    put(&[0; 12]);
-    put(&header.data_off.to_le_bytes());
-    put(&[header.src.kind]);
-    put(&header.src.num.to_le_bytes());
-    put(&header.compat_version.to_le_bytes());
-    put(&header.reserved.to_le_bytes());
-    wire
+    fields(&[
+        &seq.to_le_bytes(),
+        &header.tid.to_le_bytes(),
+        &header.kind.to_le_bytes(),
+        &header.priority.to_le_bytes(),
+        &header.version.to_le_bytes(),
+        &[0; 12],
+        &header.data_off.to_le_bytes(),
+        &[header.src.kind],
+        &header.src.num.to_le_bytes(),
+        &header.compat_version.to_le_bytes(),
+        &header.reserved.to_le_bytes(),
+        &[0; 4],
+    ])
 }
 
 /// Either of what a connection sends: for a queue, which has messages of one type.

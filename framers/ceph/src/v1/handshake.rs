@@ -20,7 +20,7 @@ use segchain::framer::{Deframer, Filled, Step, Targets};
 
 use super::Options;
 use crate::wire::{Reader, Short};
-use crate::{EntityAddr, features};
+use crate::{EntityAddr, auth, features};
 
 /// What each side begins with.
 pub const BANNER: [u8; 9] = *b"ceph v027";
@@ -111,24 +111,13 @@ impl Authorizer {
     /// An osd knows an operation by global id and tid. One that it has seen before is answered with success and not done
     /// (measured against ceph-osd 16.2.15), so a client that makes up its global id begins its tids with the time.
     pub fn none(name: &str, global_id: u64) -> Self {
-        let mut bytes = vec![1];
-        bytes.extend(8u32.to_le_bytes());
-        bytes.extend((name.len() as u32).to_le_bytes());
-        bytes.extend(name.as_bytes());
-        bytes.extend(global_id.to_le_bytes());
-        Self { protocol: 1, bytes: bytes.into() }
+        Self { protocol: 1, bytes: auth::claim(auth::TO_SERVICE, name, global_id) }
     }
 
     /// The global id in a claim of `auth none`; `None` if it is no such claim.
     pub fn global_id(&self) -> Option<u64> {
-        let mut reader = Reader::new(&self.bytes);
-        let mut claim = || -> Result<(u8, u64), Short> {
-            let version = reader.u8("version")?;
-            reader.u32("entity type")?;
-            reader.string("name")?;
-            Ok((version, reader.u64("global id")?))
-        };
-        claim().ok().filter(|(version, _)| self.protocol == 1 && *version == 1).map(|(_, id)| id)
+        let claim = auth::read_claim(&self.bytes).filter(|_| self.protocol == 1)?;
+        (claim.mode == auth::TO_SERVICE).then_some(claim.global_id)
     }
 }
 
@@ -227,11 +216,11 @@ impl Client {
         let Some(hello) = banner_and(head, 2 * ADDR)? else { return Ok(need_banner_and(head, 2 * ADDR)) };
         let peer = address(hello, 9)?;
         let seen = address(hello, 9 + ADDR)?;
-        if let Some(expected) = self.options.peer.filter(|expected| !same_entity(*expected, peer)) {
+        if let Some(expected) = self.options.peer.filter(|expected| !expected.means(&peer)) {
             return Err(Error::WrongPeer { expected, got: peer });
         }
         let ClientOptions { own, authorizer, .. } = &self.options;
-        let own = EntityAddr::new(own.socket.or(seen.socket.map(client_port)), own.nonce);
+        let own = EntityAddr::new(own.socket.or(seen.without_port().socket), own.nonce);
 
         let mut send = BANNER.to_vec();
         send.extend(own.to_legacy());
@@ -513,22 +502,6 @@ fn need_banner_and(head: &[u8], len: usize) -> Step<Turn> {
 fn address(wire: &[u8], offset: usize) -> Result<EntityAddr, Error> {
     let bytes = wire[offset..].first_chunk().and_then(EntityAddr::from_legacy);
     bytes.ok_or(Error::Address { offset: offset as u64 })
-}
-
-/// Clients do not listen: they give port 0.
-fn client_port(mut seen: SocketAddr) -> SocketAddr {
-    seen.set_port(0);
-    seen
-}
-
-fn same_entity(expected: EntityAddr, got: EntityAddr) -> bool {
-    let same_socket = match (expected.socket, got.socket) {
-        (Some(expected), Some(got)) => {
-            expected.port() == got.port() && (expected.ip() == got.ip() || got.ip().is_unspecified())
-        }
-        _ => true,
-    };
-    expected.nonce == got.nonce && same_socket
 }
 
 fn authorizer_len(len: u32, offset: u64) -> Result<usize, Error> {

@@ -17,7 +17,8 @@ pub mod handshake;
 
 pub use self::deframe::{Deframer, Frame};
 pub use self::error::{Error, Field};
-pub use self::frame::{Control, Framer, Outbound, Stamp};
+pub use self::frame::{Control, Framer, Outbound};
+pub use crate::message::Stamp;
 
 use crate::features;
 use crate::osd;

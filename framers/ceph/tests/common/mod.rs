@@ -1,6 +1,8 @@
 //! What the tests of this crate share: frames as bytes, and bytes as values that can be compared.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod v2;
+
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
@@ -30,16 +32,19 @@ pub(crate) fn seen(frame: Frame) -> Seen {
     match frame {
         Frame::Message(message) => {
             let Incoming { seq, header, front, middle, data, signature, .. } = message;
-            let data = match data {
-                Data::None => SeenData::Bytes(Vec::new()),
-                Data::Slabs(slabs) => SeenData::Bytes(slabs.parts().collect::<Vec<_>>().concat()),
-                Data::Target { len, whole } => SeenData::Target { len, whole },
-                Data::Discarded { len } => SeenData::Discarded { len },
-                other => panic!("{other:?}"),
-            };
-            Seen::Message { seq, header, front, middle, data, signature }
+            Seen::Message { seq, header, front, middle, data: seen_data(data), signature }
         }
         Frame::Control(control) => Seen::Control(control),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn seen_data(data: Data) -> SeenData {
+    match data {
+        Data::None => SeenData::Bytes(Vec::new()),
+        Data::Slabs(slabs) => SeenData::Bytes(slabs.parts().collect::<Vec<_>>().concat()),
+        Data::Target { len, whole } => SeenData::Target { len, whole },
+        Data::Discarded { len } => SeenData::Discarded { len },
         other => panic!("{other:?}"),
     }
 }

@@ -1,0 +1,95 @@
+//! Whoever flushes has a turn, and is relieved after it: no thread serves everybody for ever, and nothing is left lying.
+
+use std::collections::HashSet;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use segchain::chain::{ChainBuilder, ChainError};
+use segchain::framer::Framer;
+use segchain::queue::{Flushed, QueueOptions, Queued, SendQueue};
+use segchain::transport::{Interest, SendFlags, VectoredSend, Wait};
+
+struct Plain(Bytes);
+
+impl Queued for Plain {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+struct AsItIs;
+
+impl Framer<Plain> for AsItIs {
+    type Error = ChainError;
+
+    fn overhead(&self, _: u64) -> u64 {
+        0
+    }
+
+    fn frame<'m>(&mut self, message: Plain, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
+    where
+        Plain: 'm,
+    {
+        out.push(message.0);
+        out.check()
+    }
+}
+
+/// Takes one byte a call, slowly, and remembers who called.
+#[derive(Clone, Default)]
+struct Slow(Arc<Mutex<(Vec<u8>, HashSet<ThreadId>)>>);
+
+impl VectoredSend for Slow {
+    fn send_vectored(&self, bufs: &[IoSlice<'_>], _: SendFlags) -> io::Result<usize> {
+        thread::sleep(Duration::from_micros(200));
+        let mut wire = self.0.lock().unwrap();
+        wire.0.push(bufs[0][0]);
+        wire.1.insert(thread::current().id());
+        Ok(1)
+    }
+}
+
+impl Wait for Slow {
+    fn wait(&self, _: Interest, _: Option<Duration>) -> io::Result<bool> {
+        Ok(true)
+    }
+}
+
+#[test]
+fn a_flusher_that_has_had_its_turn_is_relieved_by_whoever_pushes() {
+    let wire = Slow::default();
+    let queue = SendQueue::with_options(AsItIs, wire.clone(), QueueOptions::new().turn_bytes(10));
+    // Some seconds' worth: the first pusher would be here until the end.
+    let long = queue.clone();
+    let first = thread::spawn(move || {
+        drop(long.push(Plain(vec![1; 20_000].into())).expect("room"));
+        Instant::now()
+    });
+    while wire.0.lock().unwrap().0.len() < 20 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let ticket = queue.push(Plain(vec![2; 5].into())).expect("room");
+    let second_done = Instant::now();
+    let first_done = first.join().expect("no panic");
+    assert!(first_done < second_done, "the second took over, and the first came back");
+    assert_eq!(queue.wait(&ticket, Some(Instant::now() + Duration::from_secs(60))), Some(Ok(())));
+    let wire = wire.0.lock().unwrap();
+    assert_eq!(wire.1.len(), 2);
+    assert!(wire.0[..20_000] == [1; 20_000] && wire.0[20_000..] == [2; 5]);
+}
+
+#[test]
+fn an_event_loop_gets_its_thread_back_after_a_turn() {
+    let wire = Slow::default();
+    let options = QueueOptions::new().turn_bytes(10).pushers_flush(false);
+    let queue = SendQueue::with_options(AsItIs, wire.clone(), options);
+    let ticket = queue.try_push(Plain(vec![1; 25].into())).expect("room");
+    assert_eq!(queue.flush(), Ok(Flushed::Budget));
+    assert_eq!(wire.0.lock().unwrap().0.len(), 10);
+    assert_eq!(queue.flush(), Ok(Flushed::Budget));
+    assert_eq!(queue.flush(), Ok(Flushed::Idle));
+    assert_eq!(ticket.result(), Some(Ok(())));
+}
