@@ -1,15 +1,17 @@
 //! What the queue costs, and what it wins.
 //!
-//! * `overhead`: a message through an uncontended queue and through a bare `StreamSender`, on a transport that does
+//! * `overhead`, and the same in turns: a message through an uncontended queue and through a bare `StreamSender`, on a transport that does
 //!   nothing. The target is a difference of less than 300 ns.
 //! * `producers`: messages of 100 bytes and of 4 KiB from four threads over a socketpair, a thread reading at the other end:
 //!   one sendmsg a message, a mutex around a blocking writer, and the queue. The targets for the mix are 3.3 times the
 //!   first and twice the second. The methods take turns in one run, so that whatever else the machine does hits all.
 
+#![allow(clippy::cast_precision_loss, reason = "counts of messages")]
+
 use std::hint::black_box;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,7 @@ use segchain::transport::{SendFlags, SocketRef, VectoredSend};
 const PRODUCERS: usize = 4;
 const MESSAGES: usize = 4000;
 const ROUNDS: usize = 15;
+const METHODS: [&str; 4] = ["one sendmsg each", "mutex, blocking", "queue", "queue and thread"];
 
 struct Record(Bytes);
 
@@ -79,7 +82,7 @@ fn overhead(criterion: &mut Criterion) {
             let queue = SendQueue::new(Lengths, Nothing);
             bencher.iter(|| {
                 let ticket = queue.try_push(Record(body.clone()));
-                let _ = black_box(ticket).expect("room");
+                drop(black_box(ticket).expect("room"));
             });
         });
     }
@@ -155,16 +158,24 @@ fn mutex(socket: UnixStream, which: usize) {
     });
 }
 
-fn queued(socket: UnixStream, which: usize) -> u64 {
-    let queue = SendQueue::with_options(Lengths, SocketRef::new(socket), QueueOptions::new());
-    let handle = Arc::new(queue);
+/// Flushed by whoever pushes, or by a thread that does nothing else. Returns the calls that it took.
+fn queued(socket: UnixStream, which: usize, runner: bool) -> u64 {
+    let options = QueueOptions::new().pushers_flush(!runner);
+    let queue = SendQueue::with_options(Lengths, SocketRef::new(socket), options);
+    let runner = runner.then(|| {
+        let queue = queue.clone();
+        thread::spawn(move || queue.run())
+    });
     produce(which, || {
-        let queue = handle.clone();
+        let queue = queue.clone();
         move |body| drop(queue.push(Record(body)).expect("an open queue"))
     });
-    handle.close();
-    handle.run().expect("a good socket");
-    handle.stats().calls
+    queue.close();
+    queue.run().expect("a good socket");
+    if let Some(runner) = runner {
+        runner.join().expect("no panic").expect("a good socket");
+    }
+    queue.stats().calls
 }
 
 fn timed(which: usize, method: impl FnOnce(UnixStream)) -> f64 {
@@ -178,6 +189,53 @@ fn timed(which: usize, method: impl FnOnce(UnixStream)) -> f64 {
     (PRODUCERS * MESSAGES) as f64 / took.as_secs_f64()
 }
 
+/// CPU time of this process so far, in seconds; its ended threads included.
+fn cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // utime and stime, in hundredths, are fields 14 and 15; the name before them is in brackets.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+/// Both ways in turns, for a machine that is not idle: the fastest turn of each is the least disturbed one.
+fn in_turns(_: &mut Criterion) {
+    const TURN: u32 = 2000;
+    if std::env::args().any(|arg| arg == "--test") {
+        return;
+    }
+    for len in [100, 4096] {
+        let body = Bytes::from(vec![7; len]);
+        let mut sender = StreamSender::new(Nothing);
+        let mut recycled = Some(ChainBuilder::new().finish().expect("empty"));
+        let queue = SendQueue::new(Lengths, Nothing);
+        let (mut bare, mut queued) = (Vec::new(), Vec::new());
+        for _ in 0..400 {
+            let began = Instant::now();
+            for _ in 0..TURN {
+                let mut out = recycled.take().map(SegmentChain::recycle).unwrap_or_default();
+                Lengths.frame(Record(body.clone()), &mut out).expect("a good message");
+                let mut message = Outgoing::new(out.finish().expect("a good chain"));
+                let progress = sender.send(&mut message).expect("sent");
+                let _ = black_box(progress);
+                recycled = message.into_chain();
+            }
+            bare.push(began.elapsed() / TURN);
+            let began = Instant::now();
+            for _ in 0..TURN {
+                drop(black_box(queue.try_push(Record(body.clone()))).expect("room"));
+            }
+            queued.push(began.elapsed() / TURN);
+        }
+        bare.sort_unstable();
+        queued.sort_unstable();
+        let (fastest, median) = (queued[0].saturating_sub(bare[0]), queued[200].saturating_sub(bare[200]));
+        println!(
+            "{len} bytes: sender {:?} (fastest {:?}), queue {:?} ({:?}); the queue adds {median:?} ({fastest:?})",
+            bare[200], bare[0], queued[200], queued[0]
+        );
+    }
+}
+
 fn producers(_: &mut Criterion) {
     // As criterion does with a filter that does not name it.
     let named = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
@@ -187,31 +245,42 @@ fn producers(_: &mut Criterion) {
         return;
     }
     for (which, name) in [(0, "100 B"), (1, "4 KiB"), (2, "100 B + 4 KiB")] {
-        let mut rates: [Vec<f64>; 3] = Default::default();
-        let mut calls = 0;
+        let mut rates: [Vec<f64>; 4] = Default::default();
+        let mut spent = [0.0; 4];
+        let mut calls = [0; 2];
         for _ in 0..ROUNDS {
-            rates[0].push(timed(which, |socket| one_call_a_message(socket, which)));
-            rates[1].push(timed(which, |socket| mutex(socket, which)));
-            rates[2].push(timed(which, |socket| calls = queued(socket, which)));
+            for method in 0..4 {
+                let before = cpu();
+                rates[method].push(match method {
+                    0 => timed(which, |socket| one_call_a_message(socket, which)),
+                    1 => timed(which, |socket| mutex(socket, which)),
+                    _ => timed(which, |socket| calls[method - 2] = queued(socket, which, method == 3)),
+                });
+                spent[method] += cpu() - before;
+            }
         }
         println!(
             "\n{name}, {PRODUCERS} producers, {ROUNDS} rounds, thousand messages/s: median (min to max)"
         );
-        let mut medians = [0.0; 3];
-        for (index, method) in ["one sendmsg each", "mutex, blocking", "queue"].into_iter().enumerate() {
+        let mut medians = [0.0; 4];
+        for (index, method) in METHODS.into_iter().enumerate() {
             let rates = &mut rates[index];
             rates.sort_by(f64::total_cmp);
             medians[index] = rates[ROUNDS / 2];
             let [low, median, high] = [rates[0], medians[index], rates[ROUNDS - 1]].map(|rate| rate / 1e3);
-            println!("  {method:18}{median:9.0} ({low:.0} to {high:.0})");
+            let cpu = spent[index] * 1e9 / (ROUNDS * PRODUCERS * MESSAGES) as f64;
+            println!("  {method:18}{median:9.0} ({low:.0} to {high:.0}), {cpu:.0} ns CPU a message");
         }
         let messages = (PRODUCERS * MESSAGES) as f64;
-        println!(
-            "  the queue: {:.2} times one sendmsg each, {:.2} times the mutex; {:.1} messages a call",
-            medians[2] / medians[0],
-            medians[2] / medians[1],
-            messages / calls as f64
-        );
+        for queue in [2, 3] {
+            println!(
+                "  {}: {:.2} times one sendmsg each, {:.2} times the mutex; {:.1} messages a call",
+                METHODS[queue],
+                medians[queue] / medians[0],
+                medians[queue] / medians[1],
+                messages / calls[queue - 2] as f64
+            );
+        }
     }
 }
 
@@ -220,6 +289,6 @@ criterion_group! {
     config = Criterion::default()
         .measurement_time(Duration::from_secs(1))
         .warm_up_time(Duration::from_millis(300));
-    targets = overhead, producers
+    targets = overhead, in_turns, producers
 }
 criterion_main!(benches);

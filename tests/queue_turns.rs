@@ -78,7 +78,7 @@ fn a_flusher_that_has_had_its_turn_is_relieved_by_whoever_pushes() {
     assert_eq!(queue.wait(&ticket, Some(Instant::now() + Duration::from_secs(60))), Some(Ok(())));
     let wire = wire.0.lock().unwrap();
     assert_eq!(wire.1.len(), 2);
-    assert!(wire.0[..20_000] == [1; 20_000] && wire.0[20_000..] == [2; 5]);
+    assert!(wire.0[..20_000].iter().all(|byte| *byte == 1) && wire.0[20_000..] == [2; 5]);
 }
 
 #[test]

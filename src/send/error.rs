@@ -110,7 +110,7 @@ impl fmt::Display for SendError {
             }
             (SendErrorKind::Deadline, _) => f.write_str("the deadline passed")?,
             (SendErrorKind::AnotherOpen, _) => {
-                f.write_str("another message is half-sent on this stream and has to be finished first")?
+                f.write_str("another message is half-sent on this stream and has to be finished first")?;
             }
             (SendErrorKind::HalfSentElsewhere, _) => {
                 f.write_str("the message is half-sent on another stream")?;

@@ -1,6 +1,8 @@
 //! A message, apart from how a version of the messenger frames it.
 
 use bytes::Bytes;
+use segchain::chain::Payload;
+use segchain::queue::Queued;
 use segchain::slab::SlabBuf;
 
 /// Who sends: what kind of entity, and which.
@@ -82,6 +84,14 @@ pub struct Message<D> {
     /// The footer's signature, if the message is signed (cephx); carried as it is, and neither made nor checked here.
     /// Version 1 of the messenger only.
     pub signature: Option<u64>,
+}
+
+impl<D: Payload + Send + 'static> Queued for Message<D> {
+    /// Its parts, and about what either version of the messenger adds.
+    fn bytes(&self) -> u64 {
+        let parts = self.front.len() as u64 + self.middle.len() as u64;
+        self.data.len().saturating_add(parts + 100)
+    }
 }
 
 impl<D> Message<D> {

@@ -629,6 +629,10 @@ fn a_failed_frame_spends_no_number() {
 struct Zeros;
 
 impl segchain::chain::Payload for Zeros {
+    fn len(&self) -> u64 {
+        1 << 32
+    }
+
     fn push_to<'m>(self, out: &mut ChainBuilder<'m>)
     where
         Self: 'm,

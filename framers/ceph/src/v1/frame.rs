@@ -169,15 +169,18 @@ pub enum Outbound<D> {
     Control(Control),
 }
 
-impl Queued for Outbound<Vec<Bytes>> {
+impl<D: Payload + Send + 'static> Queued for Outbound<D> {
     fn bytes(&self) -> u64 {
         match self {
-            Outbound::Message(Message { front, middle, data, .. }) => {
-                let data: usize = data.iter().map(Bytes::len).sum();
-                (1 + HEADER + front.len() + middle.len() + data + FOOTER) as u64
-            }
-            Outbound::Control(_) => 9,
+            Outbound::Message(message) => message.bytes(),
+            Outbound::Control(control) => control.bytes(),
         }
+    }
+}
+
+impl Queued for Control {
+    fn bytes(&self) -> u64 {
+        9
     }
 }
 

@@ -28,8 +28,8 @@ pub const BANNER: [u8; 9] = *b"ceph v027";
 pub const MON_PROTOCOL: u32 = 15;
 /// The protocol version of a client towards an osd.
 pub const OSD_PROTOCOL: u32 = 24;
-/// The longest authorizer that is received, in bytes. A cephx ticket has a few hundred.
-pub const MAX_AUTHORIZER: u32 = 64 << 10;
+/// The longest authorizer that is received, in bytes: it has to fit into the read-ahead. A cephx ticket has a few hundred.
+pub const MAX_AUTHORIZER: u32 = 16 << 10;
 
 const ADDR: usize = EntityAddr::LEGACY_LEN;
 const CONNECT: usize = 33;
@@ -390,7 +390,9 @@ impl Server {
         let authorizer =
             Authorizer { protocol: connect.authorizer_protocol, bytes: Bytes::copy_from_slice(bytes) };
 
-        let ServerOptions { features, required, protocol_version, .. } = self.options;
+        let ServerOptions { required, protocol_version, .. } = self.options;
+        // What is required is offered, or the two sides would disagree about the footer.
+        let features = self.options.features | required;
         let missing = required & !connect.features;
         let seq = connect.features & features & features::RECONNECT_SEQ != 0;
         let (tag, refused) = if connect.protocol_version != protocol_version {
@@ -405,7 +407,7 @@ impl Server {
         };
         let reply = Reply {
             tag,
-            features: connect.features & features | required,
+            features: connect.features & features | required, // names what is missing, too
             global_seq: self.options.global_seq,
             connect_seq: connect.connect_seq.wrapping_add(1),
             protocol_version,

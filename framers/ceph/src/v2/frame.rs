@@ -3,6 +3,7 @@
 use segchain::chain::{Abort, ChainBuilder, Mark, Payload};
 use segchain::checksum::Crc32c;
 use segchain::framer;
+use segchain::queue::Queued;
 
 use super::preamble::{Preamble, encode_header};
 use super::{
@@ -171,6 +172,22 @@ pub enum Outbound<D> {
     Message(Message<D>),
     /// What travels between messages.
     Control(Control),
+}
+
+impl<D: Payload + Send + 'static> Queued for Outbound<D> {
+    fn bytes(&self) -> u64 {
+        match self {
+            Outbound::Message(message) => message.bytes(),
+            Outbound::Control(control) => control.bytes(),
+        }
+    }
+}
+
+impl Queued for Control {
+    /// Most are far shorter.
+    fn bytes(&self) -> u64 {
+        256
+    }
 }
 
 impl<D: Payload> framer::Framer<Outbound<D>> for Framer {
