@@ -144,13 +144,6 @@ impl<M> State<M> {
         }
     }
 
-    /// Whether somebody waits who would go on with the flusher's work. What is framed when the stream has ended is the
-    /// flusher's own to fail.
-    pub(super) fn may_hand_over(&self) -> bool {
-        let somebody = self.drivers > 0 || self.work.is_some();
-        somebody && (self.dead.is_none() || planted("a dead queue is handed over"))
-    }
-
     /// Whether a flusher would find something to do.
     pub(super) fn has_work(&self) -> bool {
         let parked = self.batch.as_ref().is_some_and(|batch| !batch.outgoing.is_empty());

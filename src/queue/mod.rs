@@ -390,7 +390,7 @@ where
             }
             self.drive(state, None);
         };
-        self.go_on_if_handed_over();
+        self.shared.go_on_if_handed_over();
         pushed
     }
 
@@ -414,16 +414,8 @@ where
             }
             self.drive(state, deadline);
         };
-        self.go_on_if_handed_over();
-        result
-    }
-
-    /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
-    fn go_on_if_handed_over(&self) {
-        if planted("who was handed a turn leaves") {
-            return;
-        }
         self.shared.go_on_if_handed_over();
+        result
     }
 
     /// Flushes, until the queue is closed and empty: for a thread that does nothing else.
@@ -536,6 +528,7 @@ impl<M, F, T> Shared<M, F, T> {
         Turn { shared: self, batch: Some(batch), engine, end }.run()
     }
 
+    /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
     fn go_on_if_handed_over(&self)
     where
         M: Queued,
@@ -543,6 +536,9 @@ impl<M, F, T> Shared<M, F, T> {
         F::Error: fmt::Display,
         T: VectoredSend,
     {
+        if planted("who was handed a turn leaves") {
+            return;
+        }
         let mut state = self.core.lock();
         let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
         let batch = if left_here && state.dead.is_none() { state.take_batch() } else { None };

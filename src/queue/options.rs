@@ -83,7 +83,7 @@ impl QueueOptions {
     }
 
     /// Whether a push flushes if nobody else does, which it does unless set. `false` leaves it to
-    /// [`run`](SendQueue::run), [`flush`](SendQueue::flush) and [`wait`](SendQueue::wait).
+    /// [`run`](super::SendQueue::run), [`flush`](super::SendQueue::flush) and [`wait`](super::SendQueue::wait).
     #[must_use]
     pub fn pushers_flush(mut self, on: bool) -> Self {
         self.pushers_flush = on;

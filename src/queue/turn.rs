@@ -108,7 +108,9 @@ where
                         return Ok(self.park(state, later, Flushed::Blocked(reason)));
                     }
                 }
-                Ok(_) if turn == 0 && state.may_hand_over() => {
+                // What is framed when the stream has ended is not for others to fail.
+                Ok(_) if state.dead.is_some() && !planted("a dead queue is handed over") => {}
+                Ok(_) if turn == 0 && (state.drivers > 0 || state.work.is_some()) => {
                     later.wake(state.work.take());
                     return Ok(self.park(state, later, Flushed::HandedOver));
                 }
@@ -182,6 +184,7 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
             }
         }
         state.revokes.clear();
+        state.over_budget &= planted("the end keeps its relief waiting");
         state.batch = Some(Batch::default());
         self.shared.core.unlock(state, later);
     }

@@ -311,6 +311,37 @@ pub(crate) fn a_turn_is_handed_over(_: &Seen) {
     assert_eq!(queue.transport().records(), [whole(1, 1), whole(1, 2)]);
 }
 
+/// Turns of one byte: pushers relieve each other, and what they leave is sent.
+pub(crate) fn pushers_relieve_each_other(_: &Seen) {
+    let options = QueueOptions::new().turn_bytes(1);
+    let queue = Queue::with_options(Records::new(), Wire::new().at_most(3), options);
+    let produce = |producer: u8| {
+        let queue = queue.clone();
+        move || assert_eq!(push(&queue, Message(producer, 1)).wait(None), Some(Ok(())))
+    };
+    let other = thread::spawn(produce(1));
+    produce(2)();
+    other.join().expect("a producer");
+    assert_eq!(queue.transport().records().len(), 2);
+}
+
+/// Who would relieve a flusher does not wait for one whose stream has ended.
+pub(crate) fn a_relief_races_with_the_end(_: &Seen) {
+    let options = QueueOptions::new().turn_bytes(1);
+    let queue = Queue::with_options(Records::new(), Wire::new().at_most(3).reset_after(3), options);
+    let produce = |producer: u8| {
+        let queue = queue.clone();
+        move || match queue.push(Message(producer, 1)) {
+            Ok(ticket) => assert!(matches!(ticket.wait(None), Some(Err(_)))),
+            Err(refused) => assert_eq!(refused.into_message(), Message(producer, 1)),
+        }
+    };
+    let other = thread::spawn(produce(1));
+    produce(2)();
+    other.join().expect("a producer");
+    assert!(queue.is_empty());
+}
+
 /// A queue of one message: the second push waits until the first one has left.
 pub(crate) fn a_push_waits_for_room(_: &Seen) {
     let queue = Queue::with_options(Records::new(), Wire::new(), QueueOptions::new().bounds(1 << 20, 1));
