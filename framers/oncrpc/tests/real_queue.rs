@@ -80,7 +80,7 @@ fn eight_threads_share_a_connection_to_a_real_server_and_every_call_is_answered(
         stream.shutdown(Shutdown::Both).expect("an open socket");
     });
     let stats = queue.stats();
-    assert_eq!(stats.messages, CALLS.into());
+    assert_eq!(stats.messages, u64::from(CALLS));
 }
 
 fn receive(mut receiver: Receiver<SocketRef<Arc<TcpStream>>, RecordDeframer>, waiting: &Waiting) {
