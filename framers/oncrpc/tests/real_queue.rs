@@ -55,7 +55,7 @@ fn eight_threads_share_a_connection_to_a_real_server_and_every_call_is_answered(
                         let xid = 0x1000_0000 | number;
                         // Arguments that NULL does not look at: none, a few bytes, pages, and now and then many of them.
                         let len = [0, 12, 200, 4096, 9000, 65_536][number as usize % 6];
-                        let len = if number % 500 == 0 { 1 << 20 } else { len };
+                        let len = if number.is_multiple_of(500) { 1 << 20 } else { len };
                         let pages = (0..len).step_by(4096).map(|at| memory.slice(at..len.min(at + 4096)));
                         let mut head = Writer::new();
                         CallHeader::new(xid, 100_003, 3, 0).encode(&mut head);
@@ -68,7 +68,9 @@ fn eight_threads_share_a_connection_to_a_real_server_and_every_call_is_answered(
                 })
             })
             .collect();
-        callers.into_iter().for_each(|caller| caller.join().expect("no panic"));
+        for caller in callers {
+            caller.join().expect("no panic");
+        }
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut answered = 0;
         while let Some((xid, result)) = calls.wait_one(Some(deadline)) {
