@@ -73,7 +73,7 @@ pub struct Session {
     pub host_type: u32,
     /// How many connections the other side has made.
     pub global_seq: u32,
-    /// How often this session was connected.
+    /// How often the session was connected.
     pub connect_seq: u32,
     /// Whether the session ends with the connection, with no acks and no replay. All of an osd's clients are lossy.
     pub lossy: bool,
@@ -168,7 +168,7 @@ pub struct ClientOptions {
     pub host_type: u32,
     /// Counts our connections to whomever; 1 unless set. [`Refusal::RetryGlobal`] asks for a larger one.
     pub global_seq: u32,
-    /// Counts the connections of this session; 0 is a new one.
+    /// Counts the connections of the session; 0 is a new one.
     pub connect_seq: u32,
     /// Differs with what the server is.
     pub protocol_version: u32,
@@ -176,7 +176,7 @@ pub struct ClientOptions {
     pub authorizer: Authorizer,
     /// Whether the session ends with the connection; yes unless set.
     pub lossy: bool,
-    /// The last message that we have received in this session; 0 in a new one.
+    /// The last message that we have received in the session; 0 in a new one.
     pub last_seq: u64,
 }
 
