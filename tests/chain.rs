@@ -108,14 +108,27 @@ fn lengths_past_two_to_the_63_are_refused_wherever_they_come_from() {
         out.pad_to(1 << 63, start);
     };
     assert_eq!(mistake(pad), one_more);
-    // Markers count too, and the sum is not computed by making them.
-    let fragments = |out: &mut ChainBuilder<'_>| {
-        out.fragment(1, |_| [0; 4]);
-        out.push_zeros(1 << 61);
-    };
+    // Markers count too.
     let mut out = ChainBuilder::new();
-    fragments(&mut out);
+    out.fragment(HALF, |_| [0; 4]);
+    out.push_zeros((1 << 63) - 8);
     assert!(matches!(out.finish(), Err(ChainError::TooLong { .. })));
+}
+
+/// A marker takes memory, zeros do not.
+#[test]
+fn more_fragments_than_the_limit_are_a_mistake_before_one_is_made() {
+    let most = ChainBuilder::MAX_FRAGMENTS;
+    for (len, fragments) in [(most + 1, most + 1), (1 << 61, 1 << 61)] {
+        let mut out = ChainBuilder::new();
+        out.fragment(1, |_| [0; 4]);
+        out.push_zeros(len);
+        assert_eq!(out.finish().err(), Some(ChainError::TooManyFragments { fragments }));
+    }
+    let mut out = ChainBuilder::new();
+    out.fragment(16, |_| [0; 4]);
+    out.push_zeros(16 * 1000);
+    assert_eq!(out.finish().map(|chain| chain.len()), Ok(20 * 1000));
 }
 
 #[test]
