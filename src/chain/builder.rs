@@ -51,6 +51,7 @@ pub(super) struct Notes {
 }
 
 impl Notes {
+    #[inline]
     pub(super) fn recycle(mut self: Box<Self>) -> Box<Self> {
         self.slots.recycle();
         self.abort = AbortRule::CloseStream;
@@ -158,6 +159,7 @@ impl<'b> ChainBuilder<'b> {
         Self::from_memory(Segments::with_room(), Box::default())
     }
 
+    #[inline]
     pub(super) fn from_memory(segments: Segments<'b>, notes: Box<Notes>) -> Self {
         Self { id: next_id(), len: 0, segments, fragments: None, copy_below: Self::COPY_BELOW, notes }
     }
@@ -398,6 +400,7 @@ impl<'b> ChainBuilder<'b> {
     /// What [`finish`](Self::finish) would return, but for what only it can see: a cycle of slots, too many fragments, and
     /// markers that carry the length past 2^63. Whether a framer can cause these does not depend on its messages, but on
     /// its slots and its fragment size.
+    #[inline]
     pub fn check(&self) -> Result<(), ChainError> {
         self.notes.error.map_or(Ok(()), Err)
     }

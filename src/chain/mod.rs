@@ -88,17 +88,20 @@ impl<'b> SegmentChain<'b> {
     }
 
     /// The position up to which every byte is final.
+    #[inline]
     pub fn sealed(&self) -> u64 {
         self.sealed
     }
 
     /// Payload bytes that were copied into the scratch arena because they were below the copy threshold, or by
     /// [`into_owned`](SegmentChain::into_owned).
+    #[inline]
     pub fn copied(&self) -> u64 {
         self.notes.copied
     }
 
     /// Bytes read for checksums so far.
+    #[inline]
     pub fn digested(&self) -> u64 {
         self.notes.slots.digested()
     }

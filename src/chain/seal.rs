@@ -61,10 +61,12 @@ impl Slots {
         self.list.len()
     }
 
+    #[inline]
     pub(super) fn digested(&self) -> u64 {
         self.digested
     }
 
+    #[inline]
     pub(super) fn all_done(&self) -> bool {
         self.done == self.list.len()
     }
@@ -73,6 +75,7 @@ impl Slots {
         self.list.push(slot);
     }
 
+    #[inline]
     pub(super) fn recycle(&mut self) {
         self.list.clear();
         (self.eager, self.done, self.frontier, self.digested) = (0, 0, 0, 0);
@@ -87,6 +90,7 @@ impl Slots {
     }
 
     /// Sorts, and finds slots that depend on themselves.
+    #[inline]
     pub(super) fn order(&mut self) -> Result<(), ChainError> {
         if !self.list.iter().any(Slot::leads) {
             // A trailing slot is covered only by slots that end later.
