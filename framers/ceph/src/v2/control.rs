@@ -74,7 +74,7 @@ pub enum Control {
         server_cookie: u64,
         /// Counts its connections to whomever.
         global_seq: u64,
-        /// Counts the connections of this session.
+        /// Counts the connections of the session.
         connect_seq: u64,
         /// The last message that it has received.
         msg_seq: u64,

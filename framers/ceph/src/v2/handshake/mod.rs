@@ -8,22 +8,26 @@
 //!  client  CLIENT_IDENT                   server  SERVER_IDENT, or IDENT_MISSING_FEATURES, or WAIT
 //! ```
 //!
-//! [`Client`] and [`Server`] are [`Deframer`]s, so that a [`Receiver`](segchain::recv::Receiver) drives them and keeps what
+//! [`Client`] and [`Server`] are [`Deframer`](segchain::framer::Deframer)s, so that a [`Receiver`](segchain::recv::Receiver) drives them and keeps what
 //! it has read ahead when [`v2::Deframer`](super::Deframer) takes over. Each frame is a [`Turn`]: bytes to send, and the
 //! [`Session`] when all is said. There is no authentication but `auth none` and no connection mode but crc: what AUTH_DONE
 //! settles is the [`Codec`] of what follows (Ceph `src/msg/async/ProtocolV2.cc`; checked against ceph-osd and ceph-mon
 //! 16.2.15).
 
+mod error;
+mod wire;
+
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
-use std::{error, fmt, io};
 
 use bytes::Bytes;
-use segchain::chain::ChainBuilder;
-use segchain::framer::{self, Filled, Framer as _, Step, Targets};
+use segchain::framer::{self, Filled, Step, Targets};
 
-use super::{Codec, Control, Deframer, Frame, Framer, Ident, Options, TAG_MESSAGE};
-use crate::wire::{u16_at, u64_at};
+pub use self::error::{Error, Refusal};
+
+use self::wire::{Read, Wire};
+use super::{Codec, Control, Ident, Options};
+use crate::wire::u16_at;
 use crate::{AddrKind, EntityAddr, auth, features};
 
 /// What each side begins with.
@@ -524,106 +528,6 @@ impl framer::Deframer for Server {
     }
 }
 
-/// What both roles have in common: banners, frames, and what was learned on the way.
-#[derive(Debug)]
-struct Wire {
-    supported: u64,
-    codec: Codec,
-    frames: Deframer,
-    peer_type: u8,
-    global_id: u64,
-}
-
-/// What comes next on the wire.
-enum Read {
-    Control(Control, usize),
-    /// A frame that the peer gave up.
-    Dropped(usize),
-    Need(usize),
-}
-
-impl Wire {
-    fn new(revision_1: bool) -> Self {
-        let supported = if revision_1 { REVISION_1 } else { 0 };
-        let frames = Deframer::new(&Options::new());
-        Self { supported, codec: Codec::default(), frames, peer_type: 0, global_id: 0 }
-    }
-
-    fn banner(&self) -> Step<Turn> {
-        let mut send = BANNER.to_vec();
-        send.extend((BANNER_FIELDS as u16).to_le_bytes());
-        send.extend(self.supported.to_le_bytes());
-        send.extend([0; 8]);
-        Step::Frame { frame: Turn { send, ..Turn::default() }, head: 0 }
-    }
-
-    /// How many bytes the peer's banner has, if it is there.
-    fn read_banner(&mut self, head: &[u8]) -> Result<Option<usize>, Error> {
-        match head.first_chunk() {
-            Some(banner) if *banner != BANNER => return Err(Error::Banner { got: *banner }),
-            _ => {}
-        }
-        let start = BANNER.len() + 2;
-        let Some(wire) = head.get(..start) else { return Ok(None) };
-        let len = usize::from(u16_at(wire, BANNER.len()));
-        if !(BANNER_FIELDS..=MAX_BANNER_FIELDS).contains(&len) {
-            return Err(Error::BannerLen { offset: BANNER.len() as u64, got: len });
-        }
-        let Some(fields) = head.get(start..start + len) else { return Ok(None) };
-        let (supported, required) = (u64_at(fields, 0), u64_at(fields, 8));
-        let missing = required & !self.supported;
-        if missing != 0 {
-            return Err(Error::Refused(Refusal::Banner { missing }));
-        }
-        let both = supported & self.supported & REVISION_1 != 0;
-        self.codec = if both { Codec::CrcRev1 } else { Codec::CrcRev0 };
-        self.frames = Deframer::new(&Options::new().codec(self.codec));
-        Ok(Some(start + len))
-    }
-
-    fn read(
-        &mut self,
-        head: &[u8],
-        awaiting: &'static str,
-        targets: &mut dyn Targets,
-    ) -> Result<Read, Error> {
-        use framer::Deframer as _;
-        match self.frames.decode(head, targets).map_err(Error::Frame)? {
-            Step::Need(len) => Ok(Read::Need(len)),
-            Step::Frame { frame: Frame::Control(control), head } => Ok(Read::Control(control, head)),
-            Step::Frame { frame: Frame::Aborted { .. }, head } => Ok(Read::Dropped(head)),
-            _ => Err(Error::Unexpected { awaiting, tag: TAG_MESSAGE }),
-        }
-    }
-
-    fn say(&self, control: Control) -> Result<Turn, Error> {
-        let mut out = ChainBuilder::new();
-        Framer::new(&Options::new().codec(self.codec)).frame(control, &mut out).map_err(Error::Frame)?;
-        let chain = out.finish().map_err(|error| Error::Frame(error.into()))?;
-        Ok(Turn { send: chain.seal_all().to_vec(), ..Turn::default() })
-    }
-
-    fn session(
-        &self,
-        peer: Ident,
-        ours: u64,
-        own: Vec<EntityAddr>,
-        name: Bytes,
-        lossy: Option<bool>,
-    ) -> Session {
-        Session {
-            codec: self.codec,
-            features: ours & peer.features,
-            entity_type: self.peer_type,
-            lossy: lossy.unwrap_or(peer.flags & LOSSY != 0),
-            peer,
-            own,
-            global_id: self.global_id,
-            name,
-        }
-    }
-}
-
 fn need_banner(head: &[u8]) -> Step<Turn> {
     let start = BANNER.len() + 2;
     Step::Need(match head.get(..start) {
@@ -636,143 +540,4 @@ fn need_banner(head: &[u8]) -> Step<Turn> {
 /// Without a key there is nothing to sign with.
 fn check_signature(got: [u8; 32]) -> Result<(), Error> {
     if got == NO_SIGNATURE { Ok(()) } else { Err(Error::Signature) }
-}
-
-/// A handshake that came to nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Error {
-    /// The peer does not begin with [`BANNER`].
-    Banner {
-        /// What it begins with.
-        got: [u8; 8],
-    },
-    /// A banner that is too short for its fields, or longer than 1 KiB.
-    BannerLen {
-        /// Where the length is, from the banner's start.
-        offset: u64,
-        /// The length.
-        got: usize,
-    },
-    /// A frame that is not allowed.
-    Frame(super::Error),
-    /// A frame that does not come now.
-    Unexpected {
-        /// What does.
-        awaiting: &'static str,
-        /// The frame's tag.
-        tag: u8,
-    },
-    /// The server has chosen a connection mode that is not spoken here.
-    Mode {
-        /// The mode; 2 is secure.
-        got: u32,
-    },
-    /// A signature, though there is no key.
-    Signature,
-    /// The server is not the one that was meant, or a client means another one: a restarted daemon, mostly.
-    WrongPeer {
-        /// Who was meant; for a server, who we are.
-        expected: EntityAddr,
-        /// Who it is; for a server, who was meant.
-        got: EntityAddr,
-    },
-    /// One side refuses.
-    Refused(Refusal),
-}
-
-/// Why a connection is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The peer's banner requires what ours does not offer.
-    Banner {
-        /// Its bits.
-        missing: u64,
-    },
-    /// Another authentication method is wanted, or another mode, or the claim is not believed.
-    BadMethod {
-        /// The client's method.
-        method: u32,
-        /// A negative errno of Linux.
-        result: i32,
-        /// The server's methods.
-        methods: Vec<u32>,
-        /// The server's connection modes.
-        modes: Vec<u32>,
-    },
-    /// Features that one side requires and the other lacks.
-    Features {
-        /// Their bits.
-        missing: u64,
-    },
-    /// The server has forgotten the session: begin a new one.
-    ResetSession,
-    /// A later connection of ours was there before: connect with a larger number.
-    RetryGlobal {
-        /// The server's number.
-        global_seq: u64,
-    },
-    /// The server is connecting to us at the same time, and that connection goes first.
-    Wait,
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Banner { got } => {
-                write!(f, "expected banner \"{}\", got \"{}\"", BANNER.escape_ascii(), got.escape_ascii())?;
-                if got.starts_with(b"ceph v0") {
-                    f.write_str(" (that port speaks messenger version 1)")?;
-                }
-                Ok(())
-            }
-            Error::BannerLen { offset, got } => {
-                write!(f, "banner fields of {got} bytes (length at {offset}), expected {BANNER_FIELDS}")
-            }
-            Error::Frame(error) => write!(f, "{error}"),
-            Error::Unexpected { awaiting, tag } => {
-                write!(f, "expected {awaiting}, got a frame with tag {tag}")
-            }
-            Error::Mode { got } => write!(f, "connection mode {got}, only crc ({MODE_CRC}) is spoken here"),
-            Error::Signature => f.write_str("a signature that is not zero, and there is no key"),
-            Error::WrongPeer { expected, got } => write!(f, "expected the peer {expected}, got {got}"),
-            Error::Refused(refusal) => write!(f, "the connection is refused: {refusal}"),
-        }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::Banner { missing } => write!(f, "banner features {missing:#x} are missing"),
-            Refusal::BadMethod { method, result, methods, modes } => {
-                write!(
-                    f,
-                    "authentication method {method} gives {result}, it takes methods {methods:?} in modes {modes:?} \
-                     (AUTH_BAD_METHOD)"
-                )
-            }
-            Refusal::Features { missing } => {
-                write!(f, "features {missing:#x} are missing (IDENT_MISSING_FEATURES)")
-            }
-            Refusal::ResetSession => f.write_str("it has forgotten the session (SESSION_RESET)"),
-            Refusal::RetryGlobal { global_seq } => {
-                write!(f, "global_seq has to be above {global_seq} (SESSION_RETRY_GLOBAL)")
-            }
-            Refusal::Wait => f.write_str("it is connecting to us at the same time (WAIT)"),
-        }
-    }
-}
-
-impl error::Error for Error {}
-
-impl From<Error> for io::Error {
-    fn from(error: Error) -> Self {
-        let kind = match error {
-            Error::Refused(_) => io::ErrorKind::ConnectionRefused,
-            _ => io::ErrorKind::InvalidData,
-        };
-        io::Error::new(kind, error)
-    }
 }
