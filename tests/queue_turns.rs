@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use segchain::chain::{ChainBuilder, ChainError};
+use segchain::checksum::Crc32c;
 use segchain::framer::Framer;
 use segchain::queue::{Flushed, QueueOptions, Queued, SendQueue};
+use segchain::send::SendErrorKind;
 use segchain::transport::{Interest, SendFlags, VectoredSend, Wait};
 
 struct Plain(Bytes);
@@ -92,4 +94,61 @@ fn an_event_loop_gets_its_thread_back_after_a_turn() {
     assert_eq!(queue.flush(), Ok(Flushed::Budget));
     assert_eq!(queue.flush(), Ok(Flushed::Idle));
     assert_eq!(ticket.result(), Some(Ok(())));
+}
+
+#[test]
+fn a_ticket_of_another_queue_is_not_answered_for() {
+    let options = QueueOptions::new().pushers_flush(false);
+    let [one, other] = [(), ()].map(|()| SendQueue::with_options(AsItIs, Slow::default(), options.clone()));
+    let sent = one.try_push(Plain(vec![1; 3].into())).expect("room");
+    let unsent = other.try_push(Plain(vec![2; 3].into())).expect("room");
+    assert_eq!(one.flush(), Ok(Flushed::Idle));
+    assert_eq!(one.wait(&unsent, Some(Instant::now() + Duration::from_millis(20))), None);
+    assert_eq!((sent.result(), unsent.result()), (Some(Ok(())), None));
+}
+
+/// Spends a number, and builds a chain that cannot be finished: two slots, each in the other's cover.
+struct Numbered {
+    accepts_gap: bool,
+}
+
+impl Framer<Plain> for Numbered {
+    type Error = ChainError;
+
+    fn overhead(&self, _: u64) -> u64 {
+        8
+    }
+
+    fn accepts_gap(&self) -> bool {
+        self.accepts_gap
+    }
+
+    fn frame<'m>(&mut self, message: Plain, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
+    where
+        Plain: 'm,
+    {
+        if message.0.is_empty() {
+            let (first, second) = (out.put_u32_le(0), out.put_u32_le(0));
+            out.slot(second..out.here(), Crc32c::new(), first);
+            out.slot(first..second, Crc32c::new(), second);
+        }
+        out.push(message.0);
+        out.check()
+    }
+}
+
+#[test]
+fn a_number_that_is_spent_in_vain_ends_the_stream_where_the_peer_would_miss_it() {
+    for accepts_gap in [true, false] {
+        let queue = SendQueue::new(Numbered { accepts_gap }, Slow::default());
+        let bad = queue.try_push(Plain(Bytes::new())).expect("room");
+        let error = bad.result().expect("known").expect_err("not framed");
+        assert_eq!(error.kind(), SendErrorKind::NotFramed);
+        let next = queue.try_push(Plain(vec![1].into()));
+        if accepts_gap {
+            assert_eq!(next.expect("a healthy queue").result(), Some(Ok(())));
+        } else {
+            assert!(next.is_err() && queue.death().is_some());
+        }
+    }
 }

@@ -18,7 +18,7 @@ use segchain::framer::{
 use segchain::recv::{Received, Receiver, RecvError, RecvErrorKind, RecvOptions};
 use segchain::slab::{SLAB, SlabBuf, SlabPool};
 use segchain::straight::Straight;
-use segchain::transport::SocketRef;
+use segchain::transport::{Interest, SocketRef, VectoredRecv, Wait};
 use segchain_testkit::conformance::{Conformance, TargetTable};
 use segchain_testkit::naive::{Random, crc, seed};
 use segchain_testkit::scripted::{RecvStep, ScriptedRecv, WaitStep};
@@ -1299,4 +1299,70 @@ fn errors_say_what_and_where() {
     );
     let shown = format!("{:?}", Receiver::new((), Sorts::default()).with_unread(b"123"));
     assert!(shown.contains("unused: 3") && !shown.contains("49, 50, 51"), "{shown}");
+}
+
+/// A peer that has always more to say, none of it of any use.
+struct Chatter(Instant);
+
+impl VectoredRecv for Chatter {
+    fn recv_vectored(&self, bufs: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
+        // In case that nobody looks at the clock.
+        if self.0.elapsed() > Duration::from_secs(20) { Ok(0) } else { Ok(bufs[0].len()) }
+    }
+}
+
+impl Wait for Chatter {
+    fn wait(&self, _: Interest, _: Option<Duration>) -> io::Result<bool> {
+        Ok(true)
+    }
+}
+
+struct Drops;
+
+impl Deframer for Drops {
+    type Frame<'h> = ();
+    type Error = Infallible;
+
+    fn decode(&mut self, head: &[u8], _: &mut dyn Targets) -> Result<Step<()>, Infallible> {
+        Ok(if head.is_empty() { Step::Need(1) } else { Step::Dropped { head: head.len() } })
+    }
+
+    fn body(&mut self, _: Filled) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_peer_that_never_stops_does_not_get_around_the_deadline() {
+    let mut receiver = Receiver::new(Chatter(Instant::now()), Drops);
+    let deadline = Some(Instant::now() + Duration::from_millis(50));
+    let error = receiver.next(&mut (), deadline, |()| ()).expect_err("no frame ever comes");
+    assert!(matches!(error.kind(), RecvErrorKind::Deadline), "{error}");
+}
+
+#[test]
+fn a_callback_that_panics_does_not_see_its_frame_again() {
+    let stream = [frame(BORROWED, 0, b"first"), frame(BORROWED, 0, b"second")].concat();
+    let script = ScriptedRecv::new(&stream, []);
+    let mut receiver = Receiver::new(&script, Sorts::default());
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = receiver.receive(&mut (), |_| panic!("a fault of the caller's"));
+    }));
+    assert!(panicked.is_err());
+    let error = receiver.receive(&mut (), |_| ControlFlow::Continue(())).expect_err("ended");
+    assert!(matches!(error.kind(), RecvErrorKind::Dead));
+}
+
+#[test]
+fn a_socket_is_waited_for_in_either_direction() {
+    let (here, mut there) = UnixStream::pair().expect("a pair");
+    let socket = SocketRef::new(&here);
+    let now = Some(Duration::ZERO);
+    let ready = |interest| socket.wait(interest, now).expect("a socket");
+    assert_eq!(
+        (ready(Interest::Readable), ready(Interest::Writable), ready(Interest::Either)),
+        (false, true, true)
+    );
+    there.write_all(b"x").expect("room");
+    assert_eq!((ready(Interest::Readable), ready(Interest::Either)), (true, true));
 }

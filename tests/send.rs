@@ -1248,3 +1248,36 @@ impl Timeout for TcpStream {
         self.set_read_timeout(Some(timeout))
     }
 }
+
+#[test]
+fn only_messages_whose_last_byte_left_are_counted() {
+    let script = ScriptedSend::new([Accept(1), All]);
+    let mut sender = StreamSender::new(&script);
+    let message = |bytes: &[u8]| {
+        let mut out = ChainBuilder::new();
+        out.put(bytes);
+        Outgoing::new(out.finish().expect("a good chain"))
+    };
+    let mut batch = [message(b"a"), message(b""), message(b"bc"), message(b"")];
+    assert_eq!(sender.send_batch(&mut batch), Ok(Progress::Done));
+    assert_eq!(sender.send_batch(&mut batch), Ok(Progress::Done));
+    assert_eq!(sender.stats().messages, 2);
+}
+
+#[test]
+fn a_stream_whose_open_message_was_dropped_can_be_given_up_and_says_so() {
+    let script = ScriptedSend::new([Accept(3), Again]);
+    let mut sender = StreamSender::new(&script);
+    sender.abandon();
+    assert_eq!(sender.death(), None, "nothing was open");
+    let mut out = ChainBuilder::new();
+    out.put(b"dropped");
+    let mut message = Outgoing::new(out.finish().expect("a good chain"));
+    assert!(matches!(sender.send(&mut message), Ok(Progress::Blocked(_))));
+    drop(message);
+    sender.abandon();
+    let death = sender.death().expect("it was open");
+    assert_eq!((death.kind(), death.sent()), (SendErrorKind::Revoked, 3));
+    let mut other = Outgoing::new(ChainBuilder::new().finish().expect("a good chain"));
+    assert_eq!(sender.send(&mut other).map_err(|error| error.kind()), Err(SendErrorKind::Dead));
+}

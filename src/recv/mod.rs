@@ -292,7 +292,7 @@ impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
     ///
     /// # Errors
     /// The protocol's own, a stream that ends inside a frame, a limit passed, or what the transport reports. None of
-    /// them can be got over; the receiver refuses to go on.
+    /// them can be got over; the receiver refuses to go on. So it does after a panic of `on_frame`.
     pub fn receive(
         &mut self,
         targets: &mut dyn Targets,
@@ -331,7 +331,9 @@ impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
             let wanted = loop {
                 if stream.filling.is_some() {
                     let Some(piece) = stream.fill_from_ahead(targets) else { break 1 };
-                    idle = if piece.len > 0 { 0 } else { idle };
+                    if piece.len > 0 {
+                        idle = 0;
+                    }
                     deframer.body(piece).map_err(|error| stream.error(RecvErrorKind::Frame(error)))?;
                     continue;
                 }

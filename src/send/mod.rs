@@ -388,7 +388,8 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
     ///
     /// # Errors
     /// As [`send_batch`](Self::send_batch), and [`SendErrorKind::Deadline`]: in the middle of a message that ends the
-    /// stream, between two it does not. The deadline is looked at when the transport takes no more, and every 16 MiB while it does.
+    /// stream, between two it does not. The deadline is looked at when the transport takes no more, and every 16 MiB while
+    /// it does.
     pub fn send_batch_blocking(
         &mut self,
         batch: &mut [Outgoing<'_>],
