@@ -164,6 +164,25 @@ pub enum Step<F> {
     },
 }
 
+impl<F> Step<F> {
+    /// The same step with another frame: for a deframer around another one.
+    ///
+    /// ```
+    /// use segchain::framer::Step;
+    /// let step = Step::Frame { frame: 7u8, head: 1 }.map(u32::from);
+    /// assert!(matches!(step, Step::Frame { frame: 7u32, head: 1 }));
+    /// ```
+    pub fn map<G>(self, frame: impl FnOnce(F) -> G) -> Step<G> {
+        match self {
+            Step::Need(len) => Step::Need(len),
+            Step::Used(used) => Step::Used(used),
+            Step::Body { head, req } => Step::Body { head, req },
+            Step::Frame { frame: inner, head } => Step::Frame { frame: frame(inner), head },
+            Step::Dropped { head } => Step::Dropped { head },
+        }
+    }
+}
+
 /// A piece of a body, all of it unless the protocol cuts bodies into fragments.
 #[derive(Debug)]
 #[non_exhaustive]
