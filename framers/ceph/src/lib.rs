@@ -17,6 +17,7 @@ mod auth;
 pub mod features;
 mod inbound;
 mod message;
+mod numbers;
 pub mod osd;
 pub mod v1;
 pub mod v2;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use common::{Seen, SeenData, control_wire, header_wire, message, receive, receive_into, seen, wire};
 use segchain::chain::{ChainBuilder, Outgoing, Revoked};
 use segchain::framer::Framer as _;
-use segchain::recv::{Received, Receiver, RecvErrorKind, RecvOptions};
+use segchain::recv::{Received, Receiver, RecvError, RecvErrorKind, RecvOptions};
 use segchain::send::{Progress, SendOptions, StreamSender};
 use segchain::slab::{ALIGN, SlabPool};
 use segchain_ceph::osd::{OP, OP_REPLY};
@@ -320,6 +320,25 @@ fn duplicates_are_dropped_gaps_are_accepted_and_acks_beyond_are_errors() {
     assert_eq!(seqs, [1, 2, 5, 6]);
     assert_eq!(framer.check_ack(9), Ok(()));
     assert_eq!(framer.check_ack(10), Err(Error::AckBeyond { sent: 9, got: 10 }));
+}
+
+/// The framer is in a queue, and nobody can ask it.
+#[test]
+fn a_paired_deframer_checks_acks_by_itself() {
+    let mut framer = framer();
+    for (sent, acked) in [(0, 0), (0, 1), (2, 1), (2, 2), (2, 3), (2, u64::MAX)] {
+        while framer.last_seq() < sent {
+            wire(&mut framer, message(OP, 1, b"data"));
+        }
+        let script = ScriptedRecv::new(&control_wire(Control::Ack(acked)), []);
+        let mut receiver = Receiver::new(&script, Deframer::new(&options()).paired(&framer));
+        let received = receiver.receive(&mut (), |_| ControlFlow::Continue(())).map_err(RecvError::into_kind);
+        match received {
+            Ok(_) => assert!(acked <= sent),
+            Err(RecvErrorKind::Frame(error)) => assert_eq!(error, Error::AckBeyond { sent, got: acked }),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

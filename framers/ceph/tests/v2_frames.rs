@@ -12,7 +12,7 @@ use common::v2::{
 use common::{SeenData, message};
 use segchain::chain::{ChainBuilder, Outgoing, Revoked};
 use segchain::framer::{Deframer as _, Framer as _};
-use segchain::recv::{Received, Receiver, RecvErrorKind};
+use segchain::recv::{Received, Receiver, RecvError, RecvErrorKind};
 use segchain::send::{Progress, SendOptions, StreamSender};
 use segchain::slab::ALIGN;
 use segchain_ceph::osd::{OP, OP_REPLY};
@@ -579,6 +579,43 @@ fn data_lands_at_a_pages_start_whatever_alignment_is_asked_for() {
                 let Data::Slabs(slabs) = message.data else { panic!("{:?}", message.data) };
                 assert_eq!(slabs.parts().next().unwrap().as_ptr() as usize % ALIGN, 0);
                 assert_eq!((slabs.len(), slabs.parts().collect::<Vec<_>>().concat()), (len.into(), data));
+            }
+        }
+    }
+}
+
+/// Two ends of one connection, each with its framer out of reach: what has arrived is acknowledged with the next message,
+/// and what was never sent cannot be, by a message or by an ACK.
+#[test]
+fn paired_halves_acknowledge_and_check_by_themselves() {
+    let (mut here, mut there) = (Framer::new(&Options::new()), Framer::new(&Options::new()));
+    let receive = |framer: &Framer, bytes: &[u8]| {
+        let script = ScriptedRecv::new(bytes, []);
+        let mut receiver = Receiver::new(&script, Deframer::new(&Options::new()).paired(framer));
+        let mut acks = Vec::new();
+        let received = receiver.receive(&mut (), |frame| {
+            if let Seen::Message { acked, .. } = seen(frame) {
+                acks.push(acked);
+            }
+            ControlFlow::Continue(())
+        });
+        received.map(|_| acks).map_err(RecvError::into_kind)
+    };
+    let sent: Vec<u8> = (1..=3).flat_map(|tid| wire(&mut here, message(OP, tid, b"data"))).collect();
+    assert_eq!(receive(&there, &sent).unwrap(), [0, 0, 0]);
+    let answer = wire(&mut there, message(OP, 1, b"data"));
+    assert_eq!(receive(&here, &answer).unwrap(), [3]);
+    for (acked, good) in [(3, true), (4, false), (u64::MAX, false)] {
+        there.received(acked);
+        for frame in
+            [wire(&mut there, message(OP, 1, b"data")), control_wire(Codec::CrcRev1, Control::Ack(acked))]
+        {
+            match receive(&here, &frame) {
+                Ok(_) => assert!(good, "{acked}"),
+                Err(RecvErrorKind::Frame(error)) => {
+                    assert_eq!((error, good), (Error::AckBeyond { sent: 3, got: acked }, false));
+                }
+                Err(other) => panic!("{other:?}"),
             }
         }
     }

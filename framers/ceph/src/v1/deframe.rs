@@ -1,14 +1,17 @@
 //! Bytes become messages and control frames.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use segchain::checksum::{Checksum as _, Crc32c, Digest};
 use segchain::framer::{self, BodyReq, Filled, Place, Step, Targets};
 
 use super::{
-    COMPLETE, Control, Error, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE,
+    COMPLETE, Control, Error, Field, Framer, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE,
     TAG_KEEPALIVE, TAG_KEEPALIVE2, TAG_KEEPALIVE2_ACK, TAG_MSG,
 };
 use crate::inbound::Inbound;
+use crate::numbers::Numbers;
 use crate::wire::{u16_at, u32_at, u64_at};
 use crate::{Data, EntityName, Header, Incoming, Stamp};
 
@@ -45,6 +48,8 @@ pub enum Frame {
 pub struct Deframer {
     options: Options,
     inbound: Inbound,
+    /// Those of the other half, if it is known.
+    numbers: Option<Arc<Numbers>>,
     open: Option<Open>,
 }
 
@@ -72,7 +77,22 @@ impl Deframer {
     pub fn resume(options: &Options, last: u64) -> Self {
         let Options { reply_kind, discard_unexpected, .. } = *options;
         let inbound = Inbound { reply_kind, discard_unexpected, last_seq: last, duplicates: 0 };
-        Self { options: options.clone(), inbound, open: None }
+        Self { options: options.clone(), inbound, numbers: None, open: None }
+    }
+
+    /// Goes together with `framer`, the other half of this connection, wherever that is: in a queue, or in another thread.
+    /// What the peer acknowledges is checked against what was framed.
+    ///
+    /// ```
+    /// use segchain_ceph::v1::{Deframer, Framer, Options};
+    /// let framer = Framer::new(&Options::new());
+    /// let deframer = Deframer::new(&Options::new()).paired(&framer);
+    /// # let _ = deframer;
+    /// ```
+    #[must_use]
+    pub fn paired(mut self, framer: &Framer) -> Self {
+        self.numbers = Some(framer.numbers.clone());
+        self
     }
 
     /// The number of the last message received: what [`Control::Ack`] and a reconnect tell the peer.
@@ -85,7 +105,7 @@ impl Deframer {
         self.inbound.duplicates
     }
 
-    fn control(head: &[u8], tag: u8) -> Result<Step<Frame>, Error> {
+    fn control(&self, head: &[u8], tag: u8) -> Result<Step<Frame>, Error> {
         let (frame, used) = match (tag, head.get(1..9)) {
             (TAG_KEEPALIVE, _) => (Control::Keepalive, 1),
             (TAG_CLOSE, _) => (Control::Close, 1),
@@ -97,6 +117,9 @@ impl Deframer {
             }
             _ => return Err(Error::Tag { got: tag }),
         };
+        if let (Control::Ack(got), Some(numbers)) = (frame, &self.numbers) {
+            numbers.check_ack(got).map_err(|sent| Error::AckBeyond { sent, got })?;
+        }
         Ok(Step::Frame { frame: Frame::Control(frame), head: used })
     }
 
@@ -181,7 +204,7 @@ impl framer::Deframer for Deframer {
                     self.open = Some(self.header(head)?);
                     Ok(Step::Used(1 + HEADER))
                 }
-                [tag, ..] => Self::control(head, *tag),
+                [tag, ..] => self.control(head, *tag),
             };
         };
         if open.part < 3 {

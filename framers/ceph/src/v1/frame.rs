@@ -1,5 +1,7 @@
 //! Messages and control frames become chains.
 
+use std::sync::Arc;
+
 use segchain::chain::{Abort, ChainBuilder, Payload};
 use segchain::checksum::Crc32c;
 use segchain::framer;
@@ -10,6 +12,7 @@ use super::{
     TAG_KEEPALIVE, TAG_KEEPALIVE2, TAG_KEEPALIVE2_ACK, TAG_MSG,
 };
 use crate::inbound::put_part;
+use crate::numbers::Numbers;
 use crate::wire::fields;
 use crate::{Header, Message, Stamp};
 
@@ -44,10 +47,10 @@ pub enum Control {
 /// assert_eq!((message.len(), framer.last_seq()), (75 + 5 + 8192, 1));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Framer {
     options: Options,
-    seq: u64,
+    pub(super) numbers: Arc<Numbers>,
 }
 
 impl Framer {
@@ -58,20 +61,20 @@ impl Framer {
 
     /// A framer that goes on behind message number `last`.
     pub fn resume(options: &Options, last: u64) -> Self {
-        Self { options: options.clone(), seq: last }
+        Self { options: options.clone(), numbers: Arc::new(Numbers::behind(last)) }
     }
 
     /// The number of the last message framed; 0 if there was none.
     pub fn last_seq(&self) -> u64 {
-        self.seq
+        self.numbers.sent()
     }
 
-    /// Checks the number that the peer acknowledges.
+    /// Checks the number that the peer acknowledges. A [paired](super::Deframer::paired) deframer does so by itself.
     ///
     /// # Errors
     /// [`Error::AckBeyond`] if no message had it yet (ceph PR 2886).
     pub fn check_ack(&self, seq: u64) -> Result<(), Error> {
-        if seq <= self.seq { Ok(()) } else { Err(Error::AckBeyond { sent: self.seq, got: seq }) }
+        self.numbers.check_ack(seq).map_err(|sent| Error::AckBeyond { sent, got: seq })
     }
 }
 
@@ -92,7 +95,7 @@ impl<D: Payload> framer::Framer<Message<D>> for Framer {
         Message<D>: 'm,
     {
         let Message { header, front, middle, data, signature } = message;
-        let seq = self.seq.wrapping_add(1);
+        let seq = self.last_seq().wrapping_add(1);
         out.put_u8(TAG_MSG);
         let head = out.put(&encode(&header, seq));
         let front = put_part(out, front);
@@ -136,7 +139,7 @@ impl<D: Payload> framer::Framer<Message<D>> for Framer {
             }
         }
         out.check()?;
-        self.seq = seq;
+        self.numbers.set_sent(seq);
         Ok(())
     }
 }

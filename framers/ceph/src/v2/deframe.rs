@@ -1,12 +1,15 @@
 //! Bytes become messages and control frames.
 
+use std::sync::Arc;
+
 use segchain::checksum::{Checksum as _, Crc32c, Digest};
 use segchain::framer::{self, BodyReq, Filled, Place, Step, Targets};
 
 use super::preamble::{Preamble, check, decode_header};
-use super::{Control, Error, Field, Options, PREAMBLE, SEGMENTS, TAG_MESSAGE};
+use super::{Control, Error, Field, Framer, Options, PREAMBLE, SEGMENTS, TAG_MESSAGE};
 use crate::Incoming;
 use crate::inbound::Inbound;
+use crate::numbers::Numbers;
 use crate::wire::u32_at;
 
 /// What comes in on a connection.
@@ -56,6 +59,8 @@ pub enum Frame {
 pub struct Deframer {
     options: Options,
     inbound: Inbound,
+    /// Those of the other half, if it is known.
+    numbers: Option<Arc<Numbers>>,
     aborted: u64,
     open: Option<Open>,
 }
@@ -81,7 +86,23 @@ impl Deframer {
     pub fn resume(options: &Options, last: u64) -> Self {
         let Options { reply_kind, discard_unexpected, .. } = *options;
         let inbound = Inbound { reply_kind, discard_unexpected, last_seq: last, duplicates: 0 };
-        Self { options: options.clone(), inbound, aborted: 0, open: None }
+        Self { options: options.clone(), inbound, numbers: None, aborted: 0, open: None }
+    }
+
+    /// Goes together with `framer`, the other half of this connection, wherever that is: in a queue, or in another thread.
+    /// What the peer acknowledges is checked against what was framed, and every message framed from now on acknowledges what
+    /// has arrived.
+    ///
+    /// ```
+    /// use segchain_ceph::v2::{Deframer, Framer, Options};
+    /// let framer = Framer::new(&Options::new());
+    /// let deframer = Deframer::new(&Options::new()).paired(&framer);
+    /// # let _ = deframer;
+    /// ```
+    #[must_use]
+    pub fn paired(mut self, framer: &Framer) -> Self {
+        self.numbers = Some(framer.numbers.clone());
+        self
     }
 
     /// The number of the last message received: what [`Control::Ack`] and every message of ours tell the peer.
@@ -128,7 +149,11 @@ impl Deframer {
             return Ok(Step::Used(len));
         }
         if preamble.is_complete(codec, &crcs, &frame[end + more..])? {
-            return Ok(Step::Frame { frame: Frame::Control(Control::decode(tag, segment)?), head: len });
+            let control = Control::decode(tag, segment)?;
+            if let Control::Ack(seq) = control {
+                self.check_ack(seq)?;
+            }
+            return Ok(Step::Frame { frame: Frame::Control(control), head: len });
         }
         self.aborted += 1;
         Ok(Step::Frame { frame: Frame::Aborted { tag, tid: None }, head: len })
@@ -142,10 +167,19 @@ impl Deframer {
             let (tag, tid) = (preamble.tag, Some(message.header.tid));
             return Ok(Step::Frame { frame: Frame::Aborted { tag, tid }, head });
         }
+        self.check_ack(message.acked)?;
         if !self.inbound.take(message.seq) {
             return Ok(Step::Dropped { head });
         }
+        if let Some(numbers) = &self.numbers {
+            numbers.set_received(message.seq);
+        }
         Ok(Step::Frame { frame: Frame::Message(message), head })
+    }
+
+    fn check_ack(&self, got: u64) -> Result<(), Error> {
+        let Some(numbers) = &self.numbers else { return Ok(()) };
+        numbers.check_ack(got).map_err(|sent| Error::AckBeyond { sent, got })
     }
 }
 

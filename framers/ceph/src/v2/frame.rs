@@ -1,5 +1,7 @@
 //! Messages and control frames become chains.
 
+use std::sync::Arc;
+
 use segchain::chain::{Abort, ChainBuilder, Mark, Payload};
 use segchain::checksum::Crc32c;
 use segchain::framer;
@@ -12,6 +14,7 @@ use super::{
 };
 use crate::Message;
 use crate::inbound::put_part;
+use crate::numbers::Numbers;
 
 /// Frames messages, and numbers them from 1.
 ///
@@ -32,11 +35,10 @@ use crate::inbound::put_part;
 /// assert_eq!((message.len(), framer.last_seq()), (32 + 41 + 4 + 5 + 8192 + 13, 1));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Framer {
     codec: Codec,
-    seq: u64,
-    received: u64,
+    pub(super) numbers: Arc<Numbers>,
 }
 
 impl Framer {
@@ -47,25 +49,26 @@ impl Framer {
 
     /// A framer that goes on behind message number `last`.
     pub fn resume(options: &Options, last: u64) -> Self {
-        Self { codec: options.codec, seq: last, received: 0 }
+        Self { codec: options.codec, numbers: Arc::new(Numbers::behind(last)) }
     }
 
     /// The number of the last message framed; 0 if there was none.
     pub fn last_seq(&self) -> u64 {
-        self.seq
+        self.numbers.sent()
     }
 
-    /// Says which message of the peer was the last to arrive: each message framed from now on acknowledges it.
+    /// Says which message of the peer was the last to arrive: each message framed from now on acknowledges it. A
+    /// [paired](super::Deframer::paired) deframer does so by itself.
     pub fn received(&mut self, seq: u64) {
-        self.received = seq;
+        self.numbers.set_received(seq);
     }
 
-    /// Checks the number that the peer acknowledges.
+    /// Checks the number that the peer acknowledges. A paired deframer does so by itself.
     ///
     /// # Errors
     /// [`Error::AckBeyond`] if no message had it yet (ceph PR 2886).
     pub fn check_ack(&self, seq: u64) -> Result<(), Error> {
-        if seq <= self.seq { Ok(()) } else { Err(Error::AckBeyond { sent: self.seq, got: seq }) }
+        self.numbers.check_ack(seq).map_err(|sent| Error::AckBeyond { sent, got: seq })
     }
 }
 
@@ -133,13 +136,13 @@ impl<D: Payload> framer::Framer<Message<D>> for Framer {
         Message<D>: 'm,
     {
         let Message { header, front, middle, data, .. } = message;
-        let seq = self.seq.wrapping_add(1);
-        assemble(self.codec, TAG_MESSAGE, &encode_header(&header, seq, self.received), out, |out| {
+        let (seq, received) = (self.last_seq().wrapping_add(1), self.numbers.received());
+        assemble(self.codec, TAG_MESSAGE, &encode_header(&header, seq, received), out, |out| {
             let starts = [put_part(out, front), put_part(out, middle), out.here()];
             data.push_to(out);
             starts
         })?;
-        self.seq = seq;
+        self.numbers.set_sent(seq);
         Ok(())
     }
 }
