@@ -9,6 +9,9 @@ pub(crate) const TO_SERVICE: u8 = 1;
 /// The first byte of a claim to a monitor (`AUTH_MODE_MON`).
 pub(crate) const TO_MONITOR: u8 = 10;
 
+/// What a client is, among entities.
+pub(crate) const CLIENT: u32 = 8;
+
 /// A claim that was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
@@ -20,11 +23,17 @@ pub(crate) struct Claim {
 
 pub(crate) fn claim(mode: u8, name: &str, global_id: u64) -> Bytes {
     let mut bytes = vec![mode];
-    bytes.extend(8u32.to_le_bytes()); // a client
-    bytes.extend((name.len() as u32).to_le_bytes());
-    bytes.extend(name.as_bytes());
+    bytes.extend(self::name(CLIENT, name));
     bytes.extend(global_id.to_le_bytes());
     bytes.into()
+}
+
+/// `entity_name_t`, as authentication writes it.
+pub(crate) fn name(kind: u32, name: &str) -> Vec<u8> {
+    let mut bytes = kind.to_le_bytes().to_vec();
+    bytes.extend((name.len() as u32).to_le_bytes());
+    bytes.extend(name.as_bytes());
+    bytes
 }
 
 pub(crate) fn read_claim(bytes: &[u8]) -> Option<Claim> {

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! [`v1`] is version 1 of the messenger (banner `ceph v027`), [`v2`] is version 2 (banner `ceph v2`, revisions 0 and 1, crc
-//! mode): frames both ways, and the handshake for both roles. [`osd`] holds the object operations, which are the same
-//! whatever messenger carries them. Nothing here knows a socket: [`segchain::send`] and [`segchain::recv`] do. Facts of the
-//! protocol come from Ceph's `src/include/msgr.h` and `src/msg/async/`, and were checked against ceph-mon and ceph-osd
-//! 16.2.15.
+//! mode): frames both ways, and the handshake for both roles. [`osd`] holds the object operations and [`mon`] what is said
+//! to a monitor, which are the same whatever messenger carries them. Nothing here knows a socket: [`segchain::send`] and
+//! [`segchain::recv`] do. Facts of the protocol come from Ceph's `src/include/msgr.h` and `src/msg/async/`, and were
+//! checked against ceph-mon and ceph-osd 16.2.15.
 #![forbid(unsafe_code)]
 
 mod addr;
@@ -17,6 +17,7 @@ mod auth;
 pub mod features;
 mod inbound;
 mod message;
+pub mod mon;
 mod numbers;
 pub mod osd;
 pub mod v1;

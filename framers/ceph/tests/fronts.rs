@@ -1,5 +1,6 @@
-//! Fronts of object operations that are short, or wrong: an error with a place, never a panic.
+//! Fronts of object operations that are short, or wrong: an error with a place, never a panic. And those of a monitor.
 
+use segchain_ceph::mon::{AUTH_REPLY, AuthReply, auth_none};
 use segchain_ceph::osd::{Error, Op, READ, Reply, Request, rjenkins};
 use segchain_testkit::golden::ceph;
 use segchain_testkit::naive::{Random, seed};
@@ -145,5 +146,30 @@ fn mix(a: &mut u32, b: &mut u32, c: &mut u32) {
         *a = a.wrapping_sub(*b).wrapping_sub(*c) ^ (*c >> x);
         *b = b.wrapping_sub(*c).wrapping_sub(*a) ^ (*a << y);
         *c = c.wrapping_sub(*a).wrapping_sub(*b) ^ (*b >> z);
+    }
+}
+
+/// Recorded: `ceph -n client.admin -m v1:… status` of ceph-common 16.2.15.
+#[test]
+fn a_claim_to_a_monitor_is_that_of_a_real_client() {
+    let golden = b"\0\0\0\0\0\0\0\0\xff\xff\0\0\0\0\0\0\0\0\0\0\0\0\x1e\0\0\0\x01\x01\0\0\0\x01\0\0\0\
+        \x08\0\0\0\x05\0\0\0admin\0\0\0\0\0\0\0\0\0\0\0\0";
+    let message = auth_none("admin");
+    let header = message.header;
+    assert_eq!(message.front, golden.as_slice());
+    let rest = (header.kind, header.tid, header.priority, header.version, header.compat_version);
+    assert_eq!(rest, (17, 0, 127, 1, 1));
+    assert_eq!((header.src.kind, header.src.num), (8, -1));
+}
+
+/// Recorded: the answer of ceph-mon 16.2.15 to it.
+#[test]
+fn the_answer_of_a_monitor_has_our_number_or_names_what_is_missing() {
+    let golden = b"\x01\0\0\0\0\0\0\0\x1b\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let reply = AuthReply::decode(golden).unwrap();
+    assert_eq!((AUTH_REPLY, reply.method, reply.result, reply.global_id), (18, 1, 0, 4123));
+    for end in 0..golden.len() {
+        let error = AuthReply::decode(&golden[..end]).unwrap_err();
+        assert!(matches!(error, Error::Truncated { offset, .. } if offset <= end), "{end}: {error:?}");
     }
 }
