@@ -34,13 +34,20 @@ fn complaint(flags: &[&str]) -> String {
 
 #[test]
 fn an_embedded_run_tells_what_it_took() {
-    let output = run(&["--json", "--count", "200"]);
+    for (protocol, flags) in
+        [("ceph-v1", &[][..]), ("ceph-v1", &["--protocol", "v1"]), ("ceph-v2", &["--protocol", "v2"])]
+    {
+        told(protocol, &run(&[&["--json", "--count", "200"], flags].concat()));
+    }
+}
+
+fn told(protocol: &str, output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "no progress bar off a terminal");
-    let report = json(&output);
+    let report = json(output);
     for (key, expected) in [
         ("peer", "embedded".into()),
-        ("protocol", "ceph-v1".into()),
+        ("protocol", protocol.into()),
         ("messages", 200.into()),
         ("payload_bytes", (200 * 65536).into()),
         ("payload_bytes_copied", 0.into()),
@@ -68,12 +75,16 @@ fn an_embedded_run_tells_what_it_took() {
 
 #[test]
 fn other_sizes_and_settings_arrive_as_well() {
-    let cases: [&[&str]; 5] = [
+    let cases: [&[&str]; 9] = [
         &["--size", "0"],
         &["--size", "1", "--page", "1"],
         &["--size", "4097", "--page", "1000", "--no-crc"],
         &["--size", "3000000", "--page", "100"],
         &["--null"],
+        &["--protocol", "v2", "--size", "0"],
+        &["--protocol", "v2", "--size", "1", "--page", "1"],
+        &["--protocol", "v2", "--size", "3000000", "--page", "100"],
+        &["--protocol", "v2", "--null"],
     ];
     for flags in cases {
         let output = run(&[flags, &["--json", "--count", "20"]].concat());
@@ -86,10 +97,10 @@ fn other_sizes_and_settings_arrive_as_well() {
 #[test]
 fn a_file_is_written_and_read_back() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    for len in [0, 1, 4096, 100_001] {
+    for (len, protocol) in [0, 1, 4096, 100_001].into_iter().flat_map(|len| [(len, "v1"), (len, "v2")]) {
         std::fs::write(file.path(), vec![7; len]).unwrap();
         let path = file.path().to_str().unwrap();
-        let output = run(&["--object", "name", "--input", path, "--json"]);
+        let output = run(&["--object", "name", "--input", path, "--json", "--protocol", protocol]);
         assert!(output.status.success(), "{len}: {}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(json(&output)["payload_bytes"], 2 * len, "written and read");
     }
@@ -101,6 +112,10 @@ fn what_goes_wrong_is_one_line() {
     assert!(complaint(&["--count", "0"]).contains("--count"));
     assert!(complaint(&["--osd", "127.0.0.1:1"]).contains("--epoch"));
     assert!(complaint(&["--object", "name", "--input", "/no/such/file"]).contains("/no/such/file"));
+    assert!(complaint(&["--protocol", "v2", "--no-crc"]).contains("--no-crc"));
+    assert!(
+        complaint(&["--protocol", "v2", "--osd", "h:1", "--pool", "1", "--epoch", "1"]).contains("--nonce")
+    );
 
     let (pool, epoch) = ("--pool=1", "--epoch=1");
     // Bound and not listening: nobody else can have the port.
@@ -122,4 +137,47 @@ fn what_goes_wrong_is_one_line() {
     assert!(complaint(&["--osd", &address, epoch, pool]).contains("closed the connection"));
     assert!(complaint(&["--osd", &address, epoch, pool]).contains("banner"));
     peer.join().unwrap();
+}
+
+/// An osd that shakes hands, and has nothing else to say than these bytes and farewell.
+fn osd_that_says(last_words: &'static [u8]) -> (String, std::thread::JoinHandle<()>) {
+    use segchain::recv::Receiver;
+    use segchain::transport::SocketRef;
+    use segchain_ceph::EntityAddr;
+    use segchain_ceph::v1::handshake::{OSD_PROTOCOL, Server, ServerOptions};
+    use std::io::{Read, Write};
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, client) = listener.accept().unwrap();
+        let server = Server::new(ServerOptions::new(EntityAddr::new(own, 7), client, OSD_PROTOCOL));
+        let mut receiver = Receiver::new(SocketRef::new(stream.try_clone().unwrap()), server);
+        loop {
+            let turn = receiver.next(&mut (), None, |turn| turn).unwrap().unwrap();
+            stream.write_all(&turn.send).unwrap();
+            if turn.done.is_some() {
+                break;
+            }
+        }
+        // Behind a request, so that the client has one that is not answered.
+        stream.read_exact(&mut [0; 54]).unwrap();
+        stream.write_all(last_words).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    (own.to_string(), thread)
+}
+
+/// An acknowledgement of what was never sent, and a farewell: the connection is over, and what is unanswered fails.
+#[test]
+fn what_a_peer_says_between_messages_is_heeded() {
+    for (last_words, said) in [
+        (&b"\x08\0\0\0\0\0\0\0\x01"[..], "acknowledges message 72057594037927936"),
+        (b"\x06", "the peer closed the connection, 1 requests unanswered"),
+    ] {
+        let (osd, thread) = osd_that_says(last_words);
+        let text = complaint(&["--osd", &osd, "--pool=1", "--epoch=1", "--count=1"]);
+        assert!(text.contains(said), "{text}");
+        thread.join().unwrap();
+    }
 }

@@ -1,48 +1,41 @@
 //! A client of one osd: many requests in flight over one connection.
 //!
 //! ```text
-//!  Request ─▶ Window ─▶ SendQueue (v1::Framer) ─▶ ┐
-//!                                                 socket
-//!  replies ◀─ v1::Deframer ◀─ Receiver ◀───────── ┘        what is read lands in our own pages
+//!  Request ─▶ Window ─▶ SendQueue (Framer) ─▶ ┐
+//!                                             socket
+//!  replies ◀─ Deframer ◀─ Receiver ◀───────── ┘        what is read lands in our own pages
 //! ```
 //!
 //! Requests are pushed by whoever has them; one thread sees to it that the queue goes on when the socket was full, one
 //! receives. Replies are matched by tid.
 
 use std::collections::HashMap;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use segchain::chain::{ChainBuilder, Outgoing};
-use segchain::framer::{Deframer, LentSlices, Targets};
+use segchain::framer::{LentSlices, Targets};
 use segchain::queue::SendQueue;
-use segchain::recv::{Received, Receiver, RecvOptions, RecvStats};
-use segchain::send::{SendStats, StreamSender};
-use segchain::slab::SlabPool;
-use segchain::transport::{Interest, SocketRef, Wait};
+use segchain::recv::{Received, Receiver, RecvError, RecvStats};
+use segchain::send::SendStats;
+use segchain::transport::{Interest, Wait};
 use segchain::window::{InFlight, Window};
 use segchain_ceph::osd::{self, Request};
-use segchain_ceph::v1::handshake::{self, Authorizer, ClientOptions, Session, Turn};
-use segchain_ceph::v1::{self, Frame, Outbound};
-use segchain_ceph::{Data, EntityAddr, EntityName, Incoming};
+use segchain_ceph::v1::Stamp;
+use segchain_ceph::{Data, EntityName, Incoming};
 
 use crate::Failure;
+use crate::connect::Osd;
+use crate::messenger::{Connection, Deframer, Frame, Framer, Outbound, PATIENCE, Socket};
 
-/// Both directions of one connection share it.
-pub(crate) type Socket = SocketRef<Arc<TcpStream>>;
-type Queue = SendQueue<Outbound<Vec<Bytes>>, v1::Framer, Socket>;
+type Queue = SendQueue<Outbound<Vec<Bytes>>, Framer, Socket>;
 /// A request carries its tid; its reply is a whole message, and its error a text.
 type Requests = InFlight<u64, Incoming, String>;
 type InFlightRequest = segchain::window::Request<u64, Incoming, String>;
 
-/// How long nothing may move.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest front: an osd map of a large cluster does not fit into the 64 KiB that a receiver takes by default.
-pub(crate) const FRONT_LIMIT: u32 = 4 << 20;
 /// The most data of one message.
 pub(crate) const DATA_LIMIT: u32 = 64 << 20;
 /// What an osd answers to a name that is too long.
@@ -54,7 +47,7 @@ pub(crate) struct Client {
     requests: Requests,
     table: Arc<Mutex<Table>>,
     threads: Vec<JoinHandle<()>>,
-    name: EntityName,
+    global_id: u64,
     next_tid: u64,
     results: Results,
 }
@@ -82,40 +75,22 @@ struct Results {
 }
 
 impl Client {
-    /// Connects and shakes hands. `window` bounds what is in flight.
-    pub(crate) fn connect(
-        address: SocketAddr,
-        nonce: Option<u32>,
-        options: v1::Options,
-        window: Window,
-    ) -> Result<Self, Failure> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)
-            .map_err(|error| format!("cannot reach {address}: {error}"))?;
-        let socket = SocketRef::new(Arc::new(stream));
-        socket.set_nodelay(true)?;
-
+    /// Connects and shakes hands, as the client that a monitor has numbered, or with a number of our own. `window` bounds
+    /// what is in flight.
+    pub(crate) fn connect(osd: &Osd, global_id: Option<u64>, window: Window) -> Result<Self, Failure> {
         // With `auth none` a client may call itself what it likes. A name and a tid that it has seen before an osd answers,
         // and does nothing; and behind an operation that waits for a newer map it lets all later ones of that name wait.
         // So both are new each time.
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
-        let global_id = now >> 10 & (u64::MAX >> 1);
-        let mut ours = ClientOptions::new(handshake::OSD_PROTOCOL, Authorizer::none("admin", global_id));
-        ours.peer = nonce.map(|nonce| EntityAddr::new(address, nonce));
-        let limits = RecvOptions::new().contiguous(FRONT_LIMIT.into());
-        let receiver =
-            Receiver::with_options(socket.clone(), handshake::Client::new(ours), limits, SlabPool::default());
-        let (session, receiver) = shake_hands(&mut StreamSender::new(socket.clone()), receiver)
-            .map_err(|failure| format!("no handshake with {address}: {failure}"))?;
+        let global_id = global_id.unwrap_or(now >> 10 & (u64::MAX >> 1));
+        let Connection { sender, framer, receiver, .. } = osd.connect(global_id)?;
 
-        let options = options.features(session.features);
-        let receiver =
-            receiver.replace(v1::Deframer::new(&options)).map_err(|_| "in the middle of a frame")?;
-        let queue = SendQueue::new(v1::Framer::new(&options), socket);
+        let queue = SendQueue::new(framer, sender.into_transport());
         let table = Arc::new(Mutex::new(Table { stats: receiver.stats(), ..Table::default() }));
-        let (pusher, shared) = (queue.clone(), table.clone());
+        let (pusher, answerer, shared) = (queue.clone(), queue.clone(), table.clone());
         // What ends the queue ends the connection, and so the receiving thread tells everybody.
         let send = move || drop(pusher.run());
-        let receive = move || receive(receiver, &shared);
+        let receive = move || receive(receiver, &answerer, &shared);
         let threads = vec![
             thread::Builder::new().name("send".into()).spawn(send)?,
             thread::Builder::new().name("receive".into()).spawn(receive)?,
@@ -125,10 +100,15 @@ impl Client {
             requests: InFlight::new(window),
             table,
             threads,
-            name: EntityName::client(global_id),
+            global_id,
             next_tid: now,
             results: Results::default(),
         })
+    }
+
+    /// What the osd knows us by.
+    pub(crate) fn global_id(&self) -> u64 {
+        self.global_id
     }
 
     /// Declares which result is a success; 0 unless set.
@@ -145,7 +125,7 @@ impl Client {
         };
         let tid = self.next_tid;
         self.next_tid += 1;
-        let message = request.message(self.name, tid, data)?;
+        let message = request.message(EntityName::client(self.global_id), tid, data)?;
         let in_flight = self.requests.start_with(permit, tid);
         {
             let mut table = lock(&self.table);
@@ -232,29 +212,16 @@ impl Drop for Client {
 }
 
 /// Takes replies until the connection ends, and tells every request that is left.
-fn receive(mut receiver: Receiver<Socket, v1::Deframer>, table: &Mutex<Table>) {
+fn receive(mut receiver: Receiver<Socket, Deframer>, queue: &Queue, table: &Mutex<Table>) {
     let why = loop {
-        // Locked for one step that does not wait, for the pages that it lends are in the table.
-        let received = {
-            let mut table = lock(table);
-            let Table { waiting, reading, maps, stats, .. } = &mut *table;
-            let received = receiver.receive(reading, |frame| {
-                match frame {
-                    Frame::Message(reply) if reply.header.kind == osd::OP_REPLY => {
-                        if let Some(request) = waiting.remove(&reply.header.tid) {
-                            request.complete(Ok(reply));
-                        }
-                    }
-                    Frame::Message(other) if other.header.kind == osd::MAP => *maps += 1,
-                    _ => {}
-                }
-                ControlFlow::Continue(())
-            });
-            *stats = receiver.stats();
-            received
-        };
+        let mut asked = None;
+        let received = turn(&mut receiver, &mut lock(table), &mut asked);
+        if let Some(stamp) = asked {
+            // If it does not leave the connection has ended, which the next receive sees as well.
+            drop(queue.push_control(Outbound::KeepaliveAck(stamp)));
+        }
         match received {
-            Ok(Received::Eof) => break "the peer closed the connection".to_owned(),
+            Ok(Received::Stopped | Received::Eof) => break "the peer closed the connection".to_owned(),
             Ok(Received::Blocked) => {
                 if let Err(error) = receiver.transport().wait(Interest::Readable, None) {
                     break error.to_string();
@@ -272,28 +239,38 @@ fn receive(mut receiver: Receiver<Socket, v1::Deframer>, table: &Mutex<Table>) {
     }
 }
 
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
+/// Takes what is there, under the lock: the pages that it lends are in the table. `asked` is the last keepalive's stamp.
+fn turn(
+    receiver: &mut Receiver<Socket, Deframer>,
+    table: &mut Table,
+    asked: &mut Option<Stamp>,
+) -> Result<Received, RecvError<std::io::Error>> {
+    let Table { waiting, reading, maps, stats, .. } = table;
+    let received = receiver.receive(reading, |frame| {
+        match frame {
+            Frame::Message(reply) if reply.header.kind == osd::OP_REPLY => {
+                if let Some(request) = waiting.remove(&reply.header.tid) {
+                    request.complete(Ok(reply));
+                }
+            }
+            Frame::Message(other) if other.header.kind == osd::MAP => *maps += 1,
+            Frame::Aborted(Some(tid)) => {
+                if let Some(request) = waiting.remove(&tid) {
+                    request.complete(Err("the peer has given its reply up".into()));
+                }
+            }
+            Frame::Keepalive(stamp) => *asked = Some(stamp),
+            Frame::Close => return ControlFlow::Break(()),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    *stats = receiver.stats();
+    received
 }
 
-/// Speaks one side of the handshake; the receiver comes back at the first byte behind it.
-pub(crate) fn shake_hands<D>(
-    sender: &mut StreamSender<Socket>,
-    mut receiver: Receiver<Socket, D>,
-) -> Result<(Session, Receiver<Socket, D>), Failure>
-where
-    D: for<'h> Deframer<Frame<'h> = Turn, Error = handshake::Error>,
-{
-    let deadline = Some(Instant::now() + PATIENCE);
-    loop {
-        let turn = receiver.next(&mut (), deadline, |turn| turn)?.ok_or("the peer closed the connection")?;
-        let mut out = ChainBuilder::new();
-        out.put(&turn.send);
-        sender.send_blocking(&mut Outgoing::new(out.finish()?), deadline)?;
-        if let Some(session) = turn.done {
-            return Ok((session, receiver));
-        }
-    }
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Results {

@@ -5,10 +5,14 @@
 //! cargo run --release --example ceph_sender -- --osd 127.0.0.1:6801 --nonce 7 --epoch 9 --pool 1
 //! ```
 //!
-//! `client.rs` is what to copy: the handshake, sending without waiting for each reply, and reading into pages of one's own.
-//! `peer.rs` is the other side, made of the same crate's receiving half. Here are the flags and the table.
+//! `client.rs` is what to copy: sending without waiting for each reply, and reading into pages of one's own. `connect.rs`
+//! is the handshake before it, `messenger.rs` makes both versions of the messenger one. `peer.rs` is the other side, made
+//! of the same crate's receiving half. Here are the flags and the table.
 
+mod accept;
 mod client;
+mod connect;
+mod messenger;
 mod pages;
 mod peer;
 mod report;
@@ -23,12 +27,12 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use segchain::window::Window;
 use segchain_ceph::osd::{Op, Request};
-use segchain_ceph::v1;
-use sha2::{Digest, Sha256};
 
 use self::client::Client;
+use self::connect::Osd;
+use self::messenger::Protocol;
 use self::pages::Pages;
-use self::peer::Peer;
+use self::peer::{Peer, Tally};
 use self::report::Report;
 
 type Failure = Box<dyn std::error::Error>;
@@ -36,20 +40,26 @@ type Failure = Box<dyn std::error::Error>;
 /// Where the figures of a real osd are found.
 const AFTER_HELP: &str = "\
 With a real osd, `ceph osd dump` has all that is asked for: the epoch in its first line, the pool's number, and the
-osd's addresses, of which the one that begins with v1: has HOST:PORT/NONCE. For instance:
+osd's addresses, of which the one that begins with v1: or v2: has HOST:PORT/NONCE. For instance:
 
-  ceph_sender --osd 127.0.0.1:6801 --nonce 1234 --epoch 9 --pool 1 --object NAME --input FILE";
+  ceph_sender --protocol v2 --osd 127.0.0.1:6800 --nonce 1234 --epoch 9 --pool 1 --object NAME --input FILE";
 
-/// Writes objects to a Ceph osd over messenger version 1.
+/// Writes objects to a Ceph osd over either version of the messenger.
 #[derive(Parser)]
 #[command(version, after_help = AFTER_HELP)]
 struct Flags {
-    /// Send to this osd (its address of messenger v1, auth none); without it an embedded peer is started
+    /// The version of the messenger
+    #[arg(long, value_enum, default_value_t = Protocol::V1)]
+    protocol: Protocol,
+    /// Send to this osd (its address of that version, auth none); without it an embedded peer is started
     #[arg(long, value_name = "HOST:PORT", requires = "epoch", requires = "pool")]
     osd: Option<String>,
-    /// The nonce of the osd's address (`ceph osd dump`): refuse to talk to another one.
+    /// The nonce of the osd's address (`ceph osd dump`): refuse to talk to another one. Version 2 cannot do without
     #[arg(long, value_name = "N", requires = "osd")]
     nonce: Option<u32>,
+    /// Ask this monitor for our global id; without it, it is made up
+    #[arg(long, value_name = "HOST:PORT", requires = "osd")]
+    mon: Option<String>,
     /// The epoch of the osd map.
     #[arg(long, value_name = "E", requires = "osd")]
     epoch: Option<u32>,
@@ -74,7 +84,7 @@ struct Flags {
     /// How many objects may be in flight [default: as many as fill 64 MiB, at most 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     in_flight: Option<u32>,
-    /// Send no checksums of data (Ceph's ms_crc_data = false).
+    /// Send no checksums of data (Ceph's ms_crc_data = false). Version 1 only.
     #[arg(long)]
     no_crc: bool,
     /// Use names that are too long: the osd receives and checks everything and refuses it, so that no store is measured. It
@@ -121,27 +131,38 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> Result<Report, Failure> {
-    let embedded = match &flags.osd {
-        Some(_) => None,
-        None => Some(Peer::start().map_err(|error| format!("the embedded peer does not start: {error}"))?),
+    let Flags { protocol, .. } = *flags;
+    if protocol == Protocol::V2 && flags.no_crc {
+        return Err("--no-crc: version 2 of the messenger always has checksums".into());
+    }
+    if protocol == Protocol::V2 && flags.osd.is_some() && flags.nonce.is_none() {
+        return Err("--protocol v2 needs --nonce: an osd closes on a client that means another one".into());
+    }
+    let (embedded, address, nonce) = if let Some(osd) = &flags.osd {
+        (None, resolve(osd)?, flags.nonce)
+    } else {
+        let peer = Peer::start(protocol);
+        let peer = peer.map_err(|error| format!("the embedded peer does not start: {error}"))?;
+        let address = peer.address();
+        (Some(peer), address, Some(peer::NONCE))
     };
-    let address = match (&embedded, &flags.osd) {
-        (Some(peer), _) => peer.address(),
-        (None, osd) => resolve(osd.as_deref().unwrap_or_default())?,
+    let global_id = match &flags.mon {
+        Some(monitor) => Some(connect::global_id(protocol, resolve(monitor)?)?),
+        None => None,
     };
-    let nonce = if embedded.is_some() { Some(peer::NONCE) } else { flags.nonce };
-    let options = v1::Options::new().crc_data(!flags.no_crc).front_limit(client::FRONT_LIMIT);
-    let mut client = Client::connect(address, nonce, options, window(flags))?;
+    let osd = Osd { protocol, address, nonce, crc_data: !flags.no_crc };
+    let mut client = Client::connect(&osd, global_id, window(flags))?;
 
     let mut report = match (&flags.object, &flags.input) {
         (Some(object), Some(input)) => transfer(flags, &mut client, object, input)?,
         _ => load(flags, &mut client)?,
     };
     report.peer = flags.osd.clone().unwrap_or_else(|| "embedded".into());
+    (report.protocol, report.from_monitor) = (protocol, global_id.is_some());
     drop(client);
     if let Some(peer) = embedded {
-        let digest = peer.finish()?;
-        report.checksum_ok &= flags.null || digest == report.digest;
+        let tally = peer.finish()?;
+        report.checksum_ok &= flags.null || tally == report.tally;
     }
     Ok(report)
 }
@@ -161,12 +182,6 @@ fn window(flags: &Flags) -> Window {
 /// Writes objects without waiting for the reply to each.
 fn load(flags: &Flags, client: &mut Client) -> Result<Report, Failure> {
     let pages = Pages::scattered(flags.size as usize, flags.page as usize);
-    let mut digest = Sha256::new();
-    if flags.osd.is_none() && !flags.null {
-        for number in 0..flags.count {
-            pages.object(number).iter().for_each(|page| digest.update(page));
-        }
-    }
     if flags.null {
         client.expect_result(client::NAME_TOO_LONG);
     }
@@ -186,8 +201,19 @@ fn load(flags: &Flags, client: &mut Client) -> Result<Report, Failure> {
 
     let mut report = Report::new(client, sent, received, seconds);
     report.payload_bytes = flags.count * u64::from(flags.size);
-    report.digest = digest.finalize().into();
+    if flags.osd.is_none() && !flags.null {
+        report.tally = tally(&pages, flags.count);
+    }
     Ok(report)
+}
+
+/// What an embedded peer has to come to. Objects come again, and so each is digested once.
+fn tally(pages: &Pages, count: u64) -> [u8; 32] {
+    let digests: Vec<_> =
+        (0..count.min(pages.different())).map(|number| peer::digest(&pages.object(number))).collect();
+    let mut tally = Tally::default();
+    (0..count).zip(digests.iter().cycle()).for_each(|(_, digest)| tally.add(digest));
+    tally.finish()
 }
 
 /// Writes a file as one object and reads it back.
@@ -213,7 +239,9 @@ fn transfer(flags: &Flags, client: &mut Client, name: &str, input: &PathBuf) -> 
 
     let mut report = Report::new(client, sent, received, seconds);
     report.payload_bytes = 2 * u64::from(len);
-    report.digest = Sha256::digest(&file).into();
+    let mut tally = Tally::default();
+    tally.add(&peer::digest(std::slice::from_ref(&file)));
+    report.tally = tally.finish();
     report.checksum_ok &= read.concat() == file;
     Ok(report)
 }

@@ -28,6 +28,11 @@ impl Pages {
         Self { memory: memory.into(), page, size, count, stride: (count * 5 / 8) | 1 }
     }
 
+    /// How many objects there are before the first one comes again.
+    pub(crate) fn different(&self) -> u64 {
+        self.count as u64
+    }
+
     /// The pages of an object, the last one cut to its size. Each object begins at another page.
     pub(crate) fn object(&self, number: u64) -> Vec<Bytes> {
         let first = number as usize % self.count;

@@ -5,23 +5,17 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
-use segchain::chain::{ChainBuilder, Outgoing};
-use segchain::framer::Framer;
-use segchain::recv::Receiver;
-use segchain::send::StreamSender;
-use segchain::transport::SocketRef;
 use segchain_ceph::osd::{self, Reply, Request};
-use segchain_ceph::v1::handshake::{self, ServerOptions};
-use segchain_ceph::v1::{self, Frame};
-use segchain_ceph::{Data, EntityAddr, EntityName, Incoming};
+use segchain_ceph::{Data, EntityName, Incoming, Message};
 use sha2::{Digest, Sha256};
 
 use crate::Failure;
-use crate::client::{NAME_TOO_LONG, Socket, shake_hands};
+use crate::accept::{OSD, Server};
+use crate::client::NAME_TOO_LONG;
+use crate::messenger::{Frame, Outbound, Protocol};
 
 /// The nonce of its address.
 pub(crate) const NONCE: u32 = 0x5e9c;
@@ -39,10 +33,12 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Listens on a free port of the loopback interface.
-    pub(crate) fn start() -> io::Result<Self> {
+    pub(crate) fn start(protocol: Protocol) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let serve = move || serve(&listener).map_err(|failure| failure.to_string());
+        let server =
+            Server { protocol, entity_type: OSD, address, nonce: NONCE, revision_1: true, next_global_id: 1 };
+        let serve = move || serve(&listener, &server).map_err(|failure| failure.to_string());
         let thread = thread::Builder::new().name("peer".into()).spawn(serve)?;
         Ok(Self { address, thread })
     }
@@ -51,51 +47,51 @@ impl Peer {
         self.address
     }
 
-    /// Waits until the connection is closed; the SHA-256 of all data that came.
+    /// Waits until the connection is closed; the [`Tally`] of all objects that came.
     pub(crate) fn finish(self) -> Result<[u8; 32], Failure> {
         let digest = self.thread.join().map_err(|_| "the embedded peer panicked")?;
         Ok(digest.map_err(|failure| format!("the embedded peer: {failure}"))?)
     }
 }
 
-fn serve(listener: &TcpListener) -> Result<[u8; 32], Failure> {
+fn serve(listener: &TcpListener, server: &Server) -> Result<[u8; 32], Failure> {
     let (stream, client) = listener.accept()?;
-    let mut options =
-        ServerOptions::new(EntityAddr::new(listener.local_addr()?, NONCE), client, handshake::OSD_PROTOCOL);
-    options.claim_required = true;
-    let socket = SocketRef::new(Arc::new(stream));
-    socket.set_nodelay(true)?;
-    let mut sender = StreamSender::new(socket.clone());
-    let receiver = Receiver::new(socket, handshake::Server::new(options));
-    let (session, receiver) = shake_hands(&mut sender, receiver)?;
-
-    let options = session.options();
-    let mut receiver =
-        receiver.replace(v1::Deframer::new(&options)).map_err(|_| "in the middle of a frame")?;
-    let mut osd = Osd {
-        sender,
-        framer: v1::Framer::new(&options),
-        digest: Sha256::new(),
-        object: (Bytes::new(), vec![]),
-    };
-    while let Some(frame) = receiver.next(&mut (), None, |frame| frame)? {
-        if let Frame::Message(message) = frame {
-            osd.answer(message)?;
+    let mut connection = server.accept(stream, client)?;
+    let mut osd = Osd { tally: Tally::default(), object: (Bytes::new(), vec![]) };
+    while let Some(frame) = connection.next()? {
+        match frame {
+            Frame::Message(message) => connection.send(Outbound::Message(osd.answer(message)?))?,
+            Frame::Keepalive(stamp) => connection.send(Outbound::<()>::KeepaliveAck(stamp))?,
+            Frame::Close => break,
+            _ => {}
         }
     }
-    Ok(osd.digest.finalize().into())
+    Ok(osd.tally.finish())
+}
+
+/// What an object's bytes were, of one object after the other.
+#[derive(Default)]
+pub(crate) struct Tally(Sha256);
+
+impl Tally {
+    /// Takes the next object's SHA-256.
+    pub(crate) fn add(&mut self, digest: &[u8]) {
+        self.0.update(digest);
+    }
+
+    pub(crate) fn finish(self) -> [u8; 32] {
+        self.0.finalize().into()
+    }
 }
 
 struct Osd {
-    sender: StreamSender<Socket>,
-    framer: v1::Framer,
-    digest: Sha256,
+    tally: Tally,
     /// The name and the bytes of the last object written.
     object: (Bytes, Vec<Bytes>),
 }
 
 impl Osd {
-    fn answer(&mut self, message: Incoming) -> Result<(), Failure> {
+    fn answer(&mut self, message: Incoming) -> Result<Message<Vec<Bytes>>, Failure> {
         let request = Request::decode(&message.front)?;
         let mut output = Vec::new();
         let result = match request.ops.as_slice() {
@@ -105,9 +101,7 @@ impl Osd {
                     Data::Slabs(slabs) => slabs.into_parts(),
                     _ => Vec::new(),
                 };
-                for part in &parts {
-                    self.digest.update(part);
-                }
+                self.tally.add(&digest(&parts));
                 self.object = (request.object.clone(), parts);
                 0
             }
@@ -120,10 +114,17 @@ impl Osd {
         };
         let read = output.iter().map(|part| part.len() as u32).sum();
         let reply = Reply::to(&request, result, |_| read);
-        let mut out = ChainBuilder::new();
-        self.framer.frame(reply.message(EntityName::osd(0), message.header.tid, output)?, &mut out)?;
-        Ok(self.sender.send_blocking(&mut Outgoing::new(out.finish()?), None)?)
+        Ok(reply.message(EntityName::osd(0), message.header.tid, output)?)
     }
+}
+
+/// The SHA-256 of an object in parts.
+pub(crate) fn digest(parts: &[Bytes]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update(part);
+    }
+    digest.finalize().into()
 }
 
 /// A range of an object, as far as the object goes.

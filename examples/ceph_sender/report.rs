@@ -10,13 +10,17 @@ use segchain::send::SendStats;
 use serde_json::json;
 
 use crate::client::Client;
+use crate::messenger::Protocol;
 
 /// The counts of one run, without its handshake.
 pub(crate) struct Report {
     pub(crate) peer: String,
+    pub(crate) protocol: Protocol,
+    pub(crate) from_monitor: bool,
+    global_id: u64,
     pub(crate) payload_bytes: u64,
-    /// SHA-256 of what was to arrive.
-    pub(crate) digest: [u8; 32],
+    /// The [`Tally`](crate::peer::Tally) of what was to arrive.
+    pub(crate) tally: [u8; 32],
     pub(crate) checksum_ok: bool,
     messages: u64,
     seconds: f64,
@@ -38,8 +42,11 @@ impl Report {
         let (ok, failed, failure) = client.results();
         Self {
             peer: String::new(),
+            protocol: Protocol::V1,
+            from_monitor: false,
+            global_id: client.global_id(),
             payload_bytes: 0,
-            digest: [0; 32],
+            tally: [0; 32],
             checksum_ok: failed == 0,
             messages: send.messages - sent.messages,
             seconds: time.as_secs_f64(),
@@ -69,7 +76,8 @@ impl Report {
     pub(crate) fn json(&self) -> serde_json::Value {
         json!({
             "peer": self.peer,
-            "protocol": "ceph-v1",
+            "protocol": format!("ceph-{}", self.protocol),
+            "global_id": self.global_id,
             "messages": self.messages,
             "payload_bytes": self.payload_bytes,
             "seconds": self.seconds,
@@ -99,7 +107,10 @@ fn ratio(n: u64, of: u64) -> f64 {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut row = |name, value: String| writeln!(f, "{name:<22}{value}");
-        row("peer", format!("{} (ceph-v1)", self.peer))?;
+        row("peer", format!("{} (ceph-{})", self.peer, self.protocol))?;
+        if self.from_monitor {
+            row("global id", format!("{}, from the monitor", self.global_id))?;
+        }
         row("messages", format!("{} in {:.3} s", self.messages, self.seconds))?;
         row("payload", format!("{} bytes", self.payload_bytes))?;
         row("MiB/s", format!("{:.0}", self.mib_per_s()))?;
