@@ -1,0 +1,333 @@
+//! Methods against each other: every one once a round, in an order that changes from round to round, over the same
+//! connection, with the other side doing the same for all of them.
+//!
+//! Before anything is timed each method runs once with both ends digested: one that sends or hands out the wrong bytes
+//! ends the program. That run also warms the method up.
+
+use std::collections::HashMap;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bench::Bench;
+use crate::machine::{Side, thread_cpu};
+use crate::pages::{Random, Sum};
+use crate::partner::{Job, Partner};
+use crate::report::Row;
+use crate::stats::Spread;
+
+/// What a method did for some number of messages.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// System calls that carried bytes, or tried to.
+    pub calls: u64,
+    /// Those of them that went on after a short write, or found the socket full or empty: how many depends on who is faster.
+    pub resumed: u64,
+    /// Slices in all calls.
+    pub slices: u64,
+    /// Bytes of payload copied in user space.
+    pub copied: u64,
+    /// CPU time of threads other than the one that ran the method.
+    pub cpu: Duration,
+}
+
+/// How a method is run: so many messages; a receiving method digests what it has received if there is a sum.
+pub type Run<'c> = Box<dyn FnMut(u64, Option<&mut Sum>) -> io::Result<Counts> + 'c>;
+
+/// One way to do it.
+#[non_exhaustive]
+pub struct Method<'c> {
+    /// Its name in the tables.
+    pub name: String,
+    /// The method that `speed_ratio` and `cpu_ratio` compare it with.
+    pub against: Option<String>,
+    /// The method that `limit_speed_ratio` and `limit_cpu_ratio` compare it with.
+    pub limit: Option<String>,
+    /// Whether it computes the payload's checksum.
+    pub sealed: bool,
+    run: Run<'c>,
+}
+
+impl std::fmt::Debug for Method<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Method").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<'c> Method<'c> {
+    /// A method without a baseline.
+    pub fn new(
+        name: impl Into<String>,
+        run: impl FnMut(u64, Option<&mut Sum>) -> io::Result<Counts> + 'c,
+    ) -> Self {
+        Self { name: name.into(), against: None, limit: None, sealed: false, run: Box::new(run) }
+    }
+
+    /// Compares it with the group's baseline.
+    #[must_use]
+    pub fn against(mut self, name: impl Into<String>) -> Self {
+        self.against = Some(name.into());
+        self
+    }
+
+    /// Compares it with what the machine can do at best.
+    #[must_use]
+    pub fn limit(mut self, name: impl Into<String>) -> Self {
+        self.limit = Some(name.into());
+        self
+    }
+
+    /// Whether it computes the payload's checksum.
+    #[must_use]
+    pub fn sealed(mut self, sealed: bool) -> Self {
+        self.sealed = sealed;
+        self
+    }
+}
+
+/// What the other side has to do while a method runs.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Task {
+    /// So many messages.
+    pub messages: u64,
+    /// Whether they carry a checksum.
+    pub sealed: bool,
+    /// Whether to return a digest of what was received.
+    pub check: bool,
+}
+
+/// The methods of one table at one size.
+#[non_exhaustive]
+pub struct Contest<'c> {
+    /// What the progress bar says.
+    pub what: String,
+    /// Which core the methods run on; the other side runs on the other.
+    pub side: Side,
+    /// Bytes of payload of a message.
+    pub payload: u64,
+    /// Who competes.
+    pub methods: Vec<Method<'c>>,
+    /// The other side, if there is one.
+    pub partner: Option<Box<dyn Fn(Task) -> Job<'c> + 'c>>,
+    /// The digest of the first so many messages, with a checksum or without; `None` if there is nothing to compare.
+    pub expected: Option<Box<dyn Fn(u64, bool) -> u64 + 'c>>,
+}
+
+impl std::fmt::Debug for Contest<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contest").field("what", &self.what).finish_non_exhaustive()
+    }
+}
+
+impl<'c> Contest<'c> {
+    /// One without another side and without a digest.
+    pub fn new(what: impl Into<String>, side: Side, payload: u64) -> Self {
+        Self { what: what.into(), side, payload, methods: Vec::new(), partner: None, expected: None }
+    }
+
+    /// What the other side does.
+    #[must_use]
+    pub fn partner(mut self, job: impl Fn(Task) -> Job<'c> + 'c) -> Self {
+        self.partner = Some(Box::new(job));
+        self
+    }
+
+    /// What the receiver must have seen.
+    #[must_use]
+    pub fn expected(mut self, digest: impl Fn(u64, bool) -> u64 + 'c) -> Self {
+        self.expected = Some(Box::new(digest));
+        self
+    }
+
+    /// Adds a method.
+    pub fn add(&mut self, method: Method<'c>) {
+        self.methods.push(method);
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Wrong bytes, or what the methods report.
+    pub fn run(mut self, bench: &Bench) -> io::Result<Outcome> {
+        bench.machine.pin(self.side)?;
+        thread::scope(|scope| {
+            let partner = Partner::start(scope, bench.machine.clone(), self.side.other());
+            self.check(&partner)?;
+            let messages = self.calibrate(&partner, bench)?;
+            let rounds = bench.rounds();
+            let bar = bench.bar(&self.what, rounds * self.methods.len());
+            let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); self.methods.len()];
+            let mut random = Random(0x2545_f491_4f6c_dd1d);
+            let mut order: Vec<usize> = (0..self.methods.len()).collect();
+            for _ in 0..rounds {
+                for end in (1..order.len()).rev() {
+                    order.swap(end, random.below(end + 1));
+                }
+                for &method in &order {
+                    samples[method].push(self.piece(&partner, method, messages)?);
+                    bar.inc(1);
+                }
+            }
+            bar.finish_and_clear();
+            let methods = self.methods.iter().map(|method| Named {
+                name: method.name.clone(),
+                against: method.against.clone(),
+                limit: method.limit.clone(),
+            });
+            Ok(Outcome {
+                side: self.side,
+                payload: self.payload,
+                messages,
+                methods: methods.zip(samples).collect(),
+            })
+        })
+    }
+
+    /// Every method once, both ends digested.
+    fn check<'s>(&mut self, partner: &Partner<'s>) -> io::Result<()>
+    where
+        'c: 's,
+    {
+        const MESSAGES: u64 = 3;
+        for method in &mut self.methods {
+            let mut sum = Sum::new();
+            let task = Task { messages: MESSAGES, sealed: method.sealed, check: true };
+            let mut seen = 0;
+            if let Some(job) = &self.partner {
+                partner.begin(job(task))?;
+            }
+            (method.run)(MESSAGES, Some(&mut sum))?;
+            if self.partner.is_some() {
+                seen = partner.end()?.0;
+            }
+            let Some(expected) = &self.expected else { continue };
+            if self.side == Side::Receiver {
+                seen = sum.value();
+            }
+            let expected = expected(MESSAGES, method.sealed);
+            if seen != expected {
+                let (what, name) = (&self.what, &method.name);
+                return Err(io::Error::other(format!(
+                    "{what}, {name}: digest {seen:x}, expected {expected:x}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many messages a piece has, so that the first method takes as long as was asked for.
+    fn calibrate<'s>(&mut self, partner: &Partner<'s>, bench: &Bench) -> io::Result<u64>
+    where
+        'c: 's,
+    {
+        let Some(wanted) = bench.piece() else {
+            return Ok((256 << 10 >> self.payload.max(1).ilog2()).clamp(2, 64));
+        };
+        let mut messages = (2 << 20) / self.payload.max(1) + 1;
+        loop {
+            let took = self.piece(partner, 0, messages)?.wall;
+            if took * 4 >= wanted || messages > 1 << 30 {
+                return Ok(((messages as f64 * wanted.as_secs_f64() / took.as_secs_f64()) as u64).max(1));
+            }
+            messages *= 4;
+        }
+    }
+
+    /// One method once.
+    fn piece<'s>(&mut self, partner: &Partner<'s>, method: usize, messages: u64) -> io::Result<Sample>
+    where
+        'c: 's,
+    {
+        let method = &mut self.methods[method];
+        let task = Task { messages, sealed: method.sealed, check: false };
+        let job = self.partner.as_ref().map(|job| job(task));
+        let (began, cpu) = (Instant::now(), thread_cpu());
+        let other = job.is_some();
+        if let Some(job) = job {
+            partner.begin(job)?;
+        }
+        let counts = (method.run)(messages, None)?;
+        let own = thread_cpu().saturating_sub(cpu) + counts.cpu;
+        let other = if other { partner.end()?.1 } else { Duration::ZERO };
+        Ok(Sample { wall: began.elapsed(), own, other, counts })
+    }
+}
+
+/// One method in one round.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    wall: Duration,
+    own: Duration,
+    other: Duration,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct Named {
+    name: String,
+    against: Option<String>,
+    limit: Option<String>,
+}
+
+/// All samples of a contest.
+#[derive(Debug)]
+pub struct Outcome {
+    side: Side,
+    payload: u64,
+    messages: u64,
+    methods: Vec<(Named, Vec<Sample>)>,
+}
+
+impl Outcome {
+    /// A row for each method. Keys: `speed` (MiB/s of payload), `rate` (messages/s), `speed_ratio` and `cpu_ratio` (the
+    /// method's own side) to the baseline, the same to the limit, `sender_cpu` and `receiver_cpu` (s/GiB),
+    /// `sender_us` and `receiver_us` (CPU microseconds a message), `calls_per_message` without
+    /// and `resumed_per_message` the calls that went on after a short write, `slices_per_call`, `copied_per_message` (bytes).
+    pub fn rows(&self) -> Vec<Row> {
+        let by_name: HashMap<&str, &[Sample]> =
+            self.methods.iter().map(|(named, samples)| (&*named.name, &samples[..])).collect();
+        self.methods.iter().map(|(named, samples)| self.row(named, samples, &by_name)).collect()
+    }
+
+    fn row(&self, named: &Named, samples: &[Sample], by_name: &HashMap<&str, &[Sample]>) -> Row {
+        let messages = self.messages as f64;
+        let mib = messages * self.payload as f64 / f64::from(1 << 20);
+        let mut row = Row::new(&named.name, self.payload);
+        let speeds = |samples: &[Sample]| series(samples, |sample| 1.0 / sample.wall.as_secs_f64());
+        let cpus = |samples: &[Sample]| series(samples, |sample| sample.own.as_secs_f64());
+        row.set("speed", Spread::of(speeds(samples).iter().map(|speed| speed * mib)));
+        row.set("rate", Spread::of(speeds(samples).iter().map(|speed| speed * messages)));
+        for (base, speed, cpu) in [
+            (&named.against, "speed_ratio", "cpu_ratio"),
+            (&named.limit, "limit_speed_ratio", "limit_cpu_ratio"),
+        ] {
+            let Some(base) = base.as_ref().and_then(|name| by_name.get(&**name)) else { continue };
+            row.set(speed, Spread::of_ratios(&speeds(samples), &speeds(base)));
+            row.set(cpu, Spread::of_ratios(&cpus(samples), &cpus(base)));
+        }
+        let (own, other) = match self.side {
+            Side::Sender => (("sender_cpu", "sender_us"), ("receiver_cpu", "receiver_us")),
+            Side::Receiver => (("receiver_cpu", "receiver_us"), ("sender_cpu", "sender_us")),
+        };
+        let both = [(own, cpus(samples)), (other, series(samples, |sample| sample.other.as_secs_f64()))];
+        for ((a_gib, a_message), cpus) in both {
+            row.set(a_gib, Spread::of(cpus.iter().map(|cpu| cpu / mib * 1024.0)));
+            row.set(a_message, Spread::of(cpus.iter().map(|cpu| cpu / messages * 1e6)));
+        }
+        let count = |of: fn(&Counts) -> u64| series(samples, |sample| of(&sample.counts) as f64);
+        let calls = count(|counts| counts.calls);
+        let resumed = count(|counts| counts.resumed);
+        let first = calls.iter().zip(&resumed).map(|(calls, resumed)| (calls - resumed) / messages);
+        row.set("calls_per_message", Spread::of(first));
+        row.set("resumed_per_message", Spread::of(resumed.iter().map(|resumed| resumed / messages)));
+        row.set("slices_per_call", Spread::of_ratios(&count(|counts| counts.slices), &calls));
+        row.set("copied_per_message", Spread::of(count(|counts| counts.copied).iter().map(|n| n / messages)));
+        row
+    }
+}
+
+fn series(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Vec<f64> {
+    samples.iter().map(of).collect()
+}

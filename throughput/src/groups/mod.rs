@@ -1,0 +1,37 @@
+//! The groups, one file each. What a group's baseline is, and what was published of it, stands at the top of its file.
+
+pub mod whole_read;
+pub mod whole_write;
+
+use std::io;
+
+use crate::bench::Bench;
+use crate::report::Report;
+
+/// A group: what it is called, what it compares with what, and how it is run.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Group {
+    /// Its name on the command line and in JSON.
+    pub name: &'static str,
+    /// One sentence under its heading: the baseline, and what is stated of it.
+    pub about: &'static str,
+    /// Adds sections, targets and charts to its report, or says why it was skipped.
+    pub run: fn(&Bench, &mut Report) -> io::Result<()>,
+}
+
+/// All of them, in the order in which they run.
+pub const ALL: &[Group] = &[whole_write::GROUP, whole_read::GROUP];
+
+/// Those that were asked for; all if none.
+///
+/// # Errors
+/// A name that no group has.
+pub fn chosen(only: &[String]) -> io::Result<Vec<&'static Group>> {
+    let unknown = only.iter().find(|name| ALL.iter().all(|group| group.name != **name));
+    if let Some(name) = unknown {
+        let names: Vec<_> = ALL.iter().map(|group| group.name).collect();
+        return Err(io::Error::other(format!("no group {name:?}; there are {}", names.join(", "))));
+    }
+    Ok(ALL.iter().filter(|group| only.is_empty() || only.iter().any(|name| name == group.name)).collect())
+}

@@ -1,0 +1,107 @@
+//! The plainest ways: system calls by hand, nothing kept, nothing built. What these reach is the limit, and what people
+//! wrote before there was anything better.
+
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg};
+
+use crate::contest::Counts;
+use crate::pages::Sum;
+
+/// The most slices that a call takes on Linux (`UIO_MAXIOV`).
+pub const MAX_SLICES: usize = 1024;
+/// The buffer of the receiver that does nothing with what it receives.
+const DRAIN: usize = 256 << 10;
+
+/// One blocking sendmsg for each 1024 slices, `MSG_MORE` on all but the last.
+///
+/// # Errors
+/// As the system reports them.
+pub fn send_ready(socket: impl AsFd, ready: &[IoSlice<'_>], counts: &mut Counts) -> io::Result<()> {
+    let mut chunks = ready.chunks(MAX_SLICES).peekable();
+    while let Some(chunk) = chunks.next() {
+        let more = if chunks.peek().is_some() { SendFlags::MORE } else { SendFlags::empty() };
+        send(&socket, chunk, more, counts)?;
+    }
+    Ok(())
+}
+
+/// One sendmsg of at most 1024 slices, gone on with if it was short.
+///
+/// # Errors
+/// As the system reports them.
+pub fn send(
+    socket: impl AsFd,
+    slices: &[IoSlice<'_>],
+    flags: SendFlags,
+    counts: &mut Counts,
+) -> io::Result<()> {
+    let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
+    let sent = call(&socket, slices, flags, counts)?;
+    if sent == wanted {
+        return Ok(());
+    }
+    let mut rest = slices.to_vec();
+    let mut rest = &mut rest[..];
+    IoSlice::advance_slices(&mut rest, sent);
+    while !rest.is_empty() {
+        let sent = call(&socket, rest, flags, counts)?;
+        IoSlice::advance_slices(&mut rest, sent);
+    }
+    Ok(())
+}
+
+fn call(
+    socket: impl AsFd,
+    slices: &[IoSlice<'_>],
+    flags: SendFlags,
+    counts: &mut Counts,
+) -> io::Result<usize> {
+    counts.calls += 1;
+    counts.slices += slices.len() as u64;
+    let flags = flags | SendFlags::NOSIGNAL;
+    match sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags)? {
+        0 => Err(io::ErrorKind::WriteZero.into()),
+        sent => Ok(sent),
+    }
+}
+
+/// One blocking recvmsg into at most 1024 slices, with `MSG_WAITALL`: it fills them all.
+///
+/// # Errors
+/// As the system reports them; a stream that ends before.
+pub fn recv_all(socket: impl AsFd, slices: &mut [IoSliceMut<'_>], counts: &mut Counts) -> io::Result<()> {
+    counts.calls += 1;
+    counts.slices += slices.len() as u64;
+    let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
+    let received = recvmsg(socket, slices, &mut RecvAncillaryBuffer::default(), RecvFlags::WAITALL)?;
+    if received.bytes == wanted { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Receives exactly `bytes` into one buffer of 256 KiB, over and over: the other side of every sending method. Returns a
+/// digest if one is asked for. On an error the stream is shut down, so that the sender ends too.
+///
+/// # Errors
+/// As the system reports them; the end of the stream.
+pub fn drain(mut socket: &TcpStream, bytes: u64, check: bool) -> io::Result<u64> {
+    let mut buffer = vec![0; DRAIN];
+    let (mut left, mut sum) = (bytes, Sum::new());
+    while left > 0 {
+        let room = left.min(DRAIN as u64) as usize;
+        let n = match socket.read(&mut buffer[..room]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => n,
+            Err(error) => {
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+                return Err(error);
+            }
+        };
+        if check {
+            sum.update(&buffer[..n]);
+        }
+        left -= n as u64;
+    }
+    Ok(if check { sum.value() } else { 0 })
+}
