@@ -2,15 +2,15 @@
 //!
 //! * `overhead`, and the same in turns: a message through an uncontended queue and through a bare `StreamSender`, on a transport that does
 //!   nothing. The target is a difference of less than 300 ns.
-//! * `producers`: messages of 100 bytes and of 4 KiB from four threads over a socketpair, a thread reading at the other end:
-//!   one sendmsg a message, a mutex around a blocking writer, and the queue. The targets for the mix are 3.3 times the
-//!   first and twice the second. The methods take turns in one run, so that whatever else the machine does hits all.
+//! * `producers`: messages of 100 bytes, of 4 KiB, and of a head of 100 bytes with a page of 4 KiB, from four threads over
+//!   loopback TCP, a thread reading at the other end: one sendmsg a message, a mutex around a blocking writer, and the queue.
+//!   The targets for head and page are 3.3 times the first and twice the second. The methods take turns in one run, so that whatever else the machine does hits all.
 
 #![allow(clippy::cast_precision_loss, reason = "counts of messages")]
 
 use std::hint::black_box;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,11 +28,20 @@ const MESSAGES: usize = 4000;
 const ROUNDS: usize = 15;
 const METHODS: [&str; 4] = ["one sendmsg each", "mutex, blocking", "queue", "queue and thread"];
 
-struct Record(Bytes);
+struct Record {
+    head: &'static [u8],
+    body: Bytes,
+}
+
+impl Record {
+    fn len(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+}
 
 impl Queued for Record {
     fn bytes(&self) -> u64 {
-        self.0.len() as u64
+        self.len() as u64
     }
 }
 
@@ -47,8 +56,9 @@ impl Framer<Record> for Lengths {
     where
         Record: 'm,
     {
-        out.put_u32_be(record.0.len() as u32);
-        out.push(record.0);
+        out.put_u32_be(record.len() as u32);
+        out.put(record.head);
+        out.push(record.body);
         out.check()
     }
 }
@@ -71,7 +81,7 @@ fn overhead(criterion: &mut Criterion) {
             let mut framer = Lengths;
             bencher.iter(|| {
                 let mut out = recycled.take().map(SegmentChain::recycle).unwrap_or_default();
-                framer.frame(Record(body.clone()), &mut out).expect("a good message");
+                framer.frame(Record { head: &[], body: body.clone() }, &mut out).expect("a good message");
                 let mut message = Outgoing::new(out.finish().expect("a good chain"));
                 let progress = sender.send(&mut message).expect("sent");
                 let _ = black_box(progress);
@@ -81,7 +91,7 @@ fn overhead(criterion: &mut Criterion) {
         group.bench_function(format!("queue/{len}"), |bencher| {
             let queue = SendQueue::new(Lengths, Nothing);
             bencher.iter(|| {
-                let ticket = queue.try_push(Record(body.clone()));
+                let ticket = queue.try_push(Record { head: &[], body: body.clone() });
                 drop(black_box(ticket).expect("room"));
             });
         });
@@ -90,7 +100,7 @@ fn overhead(criterion: &mut Criterion) {
 }
 
 /// Reads until the end, and says how many bytes there were.
-fn drain(mut peer: UnixStream) -> thread::JoinHandle<u64> {
+fn drain(mut peer: TcpStream) -> thread::JoinHandle<u64> {
     thread::spawn(move || {
         let mut buffer = vec![0; 1 << 18];
         let mut total = 0;
@@ -103,24 +113,53 @@ fn drain(mut peer: UnixStream) -> thread::JoinHandle<u64> {
     })
 }
 
-fn bodies() -> [Bytes; 2] {
-    [Bytes::from(vec![1; 100]), Bytes::from(vec![2; 4096])]
+/// The head of every message that has one.
+static HEAD: [u8; 100] = [1; 100];
+/// Pages that the messages take in turn, warm in the cache: 16 MiB.
+const PAGES: usize = 4096;
+
+/// What the messages are made of: the head, if they have one, and the page behind it.
+#[derive(Clone, Copy)]
+struct Shape {
+    name: &'static str,
+    head: &'static [u8],
+    body: usize,
 }
 
-/// `which` of the two sizes every producer sends: one of them, or both in turn.
-fn body(bodies: &[Bytes; 2], which: usize, n: usize) -> Bytes {
-    bodies[if which == 2 { n % 2 } else { which }].clone()
+const SHAPES: [Shape; 3] = [
+    Shape { name: "100 B", head: &[], body: 100 },
+    Shape { name: "4 KiB", head: &[], body: 4096 },
+    Shape { name: "100 B + 4 KiB", head: &HEAD, body: 4096 },
+];
+
+impl Shape {
+    fn bodies(self) -> Vec<Bytes> {
+        (0..PAGES).map(|_| Bytes::from(vec![2; self.body])).collect()
+    }
+}
+
+fn pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let socket = TcpStream::connect(listener.local_addr()?)?;
+    let (peer, _) = listener.accept()?;
+    for stream in [&socket, &peer] {
+        stream.set_nodelay(true)?;
+        #[cfg(target_os = "linux")]
+        socket2::SockRef::from(stream).set_tcp_congestion(b"cubic")?;
+    }
+    Ok((socket, peer))
 }
 
 /// Runs the producers; `each` makes what one of them calls with every message.
-fn produce<F: FnMut(Bytes) + Send>(which: usize, each: impl Fn() -> F + Sync) {
-    let bodies = bodies();
+fn produce<F: FnMut(Record) + Send>(shape: Shape, bodies: &[Bytes], each: impl Fn() -> F + Sync) {
     thread::scope(|scope| {
-        for _ in 0..PRODUCERS {
-            scope.spawn(|| {
+        for producer in 0..PRODUCERS {
+            let each = &each;
+            scope.spawn(move || {
                 let mut send = each();
                 for n in 0..MESSAGES {
-                    send(body(&bodies, which, n));
+                    let body = bodies[(producer * MESSAGES + n) % bodies.len()].clone();
+                    send(Record { head: shape.head, body });
                 }
             });
         }
@@ -128,14 +167,14 @@ fn produce<F: FnMut(Bytes) + Send>(which: usize, each: impl Fn() -> F + Sync) {
 }
 
 /// A sender behind a mutex, one sendmsg a message: what a careful protocol crate does without a queue.
-fn one_call_a_message(socket: UnixStream, which: usize) {
+fn one_call_a_message(socket: TcpStream, shape: Shape, bodies: &[Bytes]) {
     let sender = Mutex::new((StreamSender::new(SocketRef::new(socket)), None::<SegmentChain<'static>>));
-    produce(which, || {
-        |body| {
+    produce(shape, bodies, || {
+        |record| {
             let mut sender = sender.lock().expect("no panic");
             let (sender, memory) = &mut *sender;
             let mut out = memory.take().map(SegmentChain::recycle).unwrap_or_default();
-            Lengths.frame(Record(body), &mut out).expect("a good message");
+            Lengths.frame(record, &mut out).expect("a good message");
             let mut message = Outgoing::new(out.finish().expect("a good chain"));
             sender.send_blocking(&mut message, None).expect("sent");
             *memory = message.into_chain();
@@ -143,32 +182,33 @@ fn one_call_a_message(socket: UnixStream, which: usize) {
     });
 }
 
-/// A mutex around a blocking writer: length and body with one `write_all` of a copied buffer each.
-fn mutex(socket: UnixStream, which: usize) {
+/// A mutex around a blocking writer: one `write_all` of a copied message each.
+fn mutex(socket: TcpStream, shape: Shape, bodies: &[Bytes]) {
     let writer = Mutex::new((socket, Vec::new()));
-    produce(which, || {
-        |body: Bytes| {
+    produce(shape, bodies, || {
+        |record: Record| {
             let mut writer = writer.lock().expect("no panic");
             let (socket, buffer) = &mut *writer;
             buffer.clear();
-            buffer.extend_from_slice(&(body.len() as u32).to_be_bytes());
-            buffer.extend_from_slice(&body);
+            buffer.extend_from_slice(&(record.len() as u32).to_be_bytes());
+            buffer.extend_from_slice(record.head);
+            buffer.extend_from_slice(&record.body);
             socket.write_all(buffer).expect("sent");
         }
     });
 }
 
 /// Flushed by whoever pushes, or by a thread that does nothing else. Returns the calls that it took.
-fn queued(socket: UnixStream, which: usize, runner: bool) -> u64 {
+fn queued(socket: TcpStream, shape: Shape, bodies: &[Bytes], runner: bool) -> u64 {
     let options = QueueOptions::new().pushers_flush(!runner);
     let queue = SendQueue::with_options(Lengths, SocketRef::new(socket), options);
     let runner = runner.then(|| {
         let queue = queue.clone();
         thread::spawn(move || queue.run())
     });
-    produce(which, || {
+    produce(shape, bodies, || {
         let queue = queue.clone();
-        move |body| drop(queue.push(Record(body)).expect("an open queue"))
+        move |record| drop(queue.push(record).expect("an open queue"))
     });
     queue.close();
     queue.run().expect("a good socket");
@@ -178,14 +218,14 @@ fn queued(socket: UnixStream, which: usize, runner: bool) -> u64 {
     queue.stats().calls
 }
 
-fn timed(which: usize, method: impl FnOnce(UnixStream)) -> f64 {
-    let (socket, peer) = UnixStream::pair().expect("a socketpair");
+fn timed(shape: Shape, method: impl FnOnce(TcpStream)) -> f64 {
+    let (socket, peer) = pair().expect("loopback TCP");
     let reader = drain(peer);
     let began = Instant::now();
     method(socket);
     let took = began.elapsed();
-    let expected: usize = (0..MESSAGES).map(|n| 4 + body(&bodies(), which, n).len()).sum();
-    assert_eq!(reader.join().expect("no panic"), (PRODUCERS * expected) as u64);
+    let expected = PRODUCERS * MESSAGES * (4 + shape.head.len() + shape.body);
+    assert_eq!(reader.join().expect("no panic"), expected as u64);
     (PRODUCERS * MESSAGES) as f64 / took.as_secs_f64()
 }
 
@@ -213,7 +253,7 @@ fn in_turns(_: &mut Criterion) {
             let began = Instant::now();
             for _ in 0..TURN {
                 let mut out = recycled.take().map(SegmentChain::recycle).unwrap_or_default();
-                Lengths.frame(Record(body.clone()), &mut out).expect("a good message");
+                Lengths.frame(Record { head: &[], body: body.clone() }, &mut out).expect("a good message");
                 let mut message = Outgoing::new(out.finish().expect("a good chain"));
                 let progress = sender.send(&mut message).expect("sent");
                 let _ = black_box(progress);
@@ -222,7 +262,7 @@ fn in_turns(_: &mut Criterion) {
             bare.push(began.elapsed() / TURN);
             let began = Instant::now();
             for _ in 0..TURN {
-                drop(black_box(queue.try_push(Record(body.clone()))).expect("room"));
+                drop(black_box(queue.try_push(Record { head: &[], body: body.clone() })).expect("room"));
             }
             queued.push(began.elapsed() / TURN);
         }
@@ -244,7 +284,8 @@ fn producers(_: &mut Criterion) {
     {
         return;
     }
-    for (which, name) in [(0, "100 B"), (1, "4 KiB"), (2, "100 B + 4 KiB")] {
+    for shape in SHAPES {
+        let (name, bodies) = (shape.name, shape.bodies());
         let mut rates: [Vec<f64>; 4] = Default::default();
         let mut spent = [0.0; 4];
         let mut calls = [0; 2];
@@ -252,9 +293,11 @@ fn producers(_: &mut Criterion) {
             for method in 0..4 {
                 let before = cpu();
                 rates[method].push(match method {
-                    0 => timed(which, |socket| one_call_a_message(socket, which)),
-                    1 => timed(which, |socket| mutex(socket, which)),
-                    _ => timed(which, |socket| calls[method - 2] = queued(socket, which, method == 3)),
+                    0 => timed(shape, |socket| one_call_a_message(socket, shape, &bodies)),
+                    1 => timed(shape, |socket| mutex(socket, shape, &bodies)),
+                    _ => timed(shape, |socket| {
+                        calls[method - 2] = queued(socket, shape, &bodies, method == 3);
+                    }),
                 });
                 spent[method] += cpu() - before;
             }

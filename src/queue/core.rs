@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::ticket::{Outcome, RevokedAs, TicketId, Tickets};
+use super::ticket::{Cell, Outcome, RevokedAs, Tickets};
 use crate::chain::Outgoing;
 use crate::send::{Blocked, SendError, SendErrorKind, SendStats};
-use crate::sync::{Condvar, Mutex, MutexGuard, lock, planted};
-use crate::window::Permit;
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, planted};
+use crate::window::Ledger;
 
 pub(super) struct Core<M> {
     state: Mutex<State<M>>,
@@ -19,8 +19,8 @@ pub(super) struct Core<M> {
 
 #[allow(clippy::struct_excessive_bools)] // four independent facts
 pub(super) struct State<M> {
-    pub(super) bulk: VecDeque<Waiting<M>>,
-    pub(super) control: VecDeque<Waiting<M>>,
+    pub(super) bulk: Line<M>,
+    pub(super) control: Line<M>,
     /// Control messages that may still go before the next bulk message.
     pub(super) burst: usize,
     /// What is framed. Whoever has taken it out is the flusher, and there is no other.
@@ -39,7 +39,7 @@ pub(super) struct State<M> {
     pub(super) closed: bool,
     pub(super) dead: Option<SendError>,
     /// Tickets that are revoked while the flusher has their messages.
-    pub(super) revokes: Vec<TicketId>,
+    pub(super) revokes: Vec<Arc<Cell>>,
     /// Whether the protocol lets a framed message disappear.
     accepts_gap: bool,
     /// Threads that wait for a change, and those of them that would flush.
@@ -50,11 +50,31 @@ pub(super) struct State<M> {
     pub(super) stats: SendStats,
 }
 
+/// Messages that are not framed yet, and the room that they and their like take until they have left.
+pub(super) struct Line<M> {
+    pub(super) waiting: VecDeque<Waiting<M>>,
+    pub(super) room: Ledger,
+}
+
 /// A message that is not framed yet.
 pub(super) struct Waiting<M> {
     pub(super) message: M,
-    pub(super) ticket: TicketId,
-    pub(super) permit: Permit,
+    pub(super) ticket: Arc<Cell>,
+    pub(super) share: Share,
+}
+
+/// Which line a message stands in.
+#[derive(Clone, Copy)]
+pub(super) enum Lane {
+    Bulk,
+    Control,
+}
+
+/// A message's share of its lane's room; its end is [`State::give_back`].
+#[must_use]
+pub(super) struct Share {
+    pub(super) lane: Lane,
+    pub(super) bytes: u64,
 }
 
 /// Framed messages, the first of which may be half-sent.
@@ -66,24 +86,23 @@ pub(super) struct Batch {
 
 pub(super) struct Entry {
     /// `None` once its holder knows what becomes of it.
-    pub(super) ticket: Option<TicketId>,
-    pub(super) permit: Permit,
+    pub(super) ticket: Option<Arc<Cell>>,
+    pub(super) share: Share,
 }
 
 /// What is to be dropped or woken when the lock is free: both may run code of the caller's.
 pub(super) struct Later<M> {
-    wakers: SmallVec<[Waker; 4]>,
-    permits: SmallVec<[Permit; 4]>,
-    messages: Vec<Waiting<M>>,
+    wakers: SmallVec<[Waker; 1]>,
+    messages: Vec<M>,
     outgoing: Vec<Outgoing<'static>>,
     threads: bool,
 }
 
 impl<M> Core<M> {
-    pub(super) fn new(accepts_gap: bool) -> Self {
+    pub(super) fn new(accepts_gap: bool, bulk: Ledger, control: Ledger) -> Self {
         let state = State {
-            bulk: VecDeque::new(),
-            control: VecDeque::new(),
+            bulk: Line { waiting: VecDeque::new(), room: bulk },
+            control: Line { waiting: VecDeque::new(), room: control },
             burst: super::CONTROL_BURST,
             batch: Some(Batch::default()),
             tickets: Tickets::default(),
@@ -108,18 +127,16 @@ impl<M> Core<M> {
         lock(&self.state)
     }
 
-    /// Frees the lock, then does what had to wait for that. Returns the emptied memory.
-    pub(super) fn unlock(&self, state: MutexGuard<'_, State<M>>, mut later: Later<M>) -> Later<M> {
+    /// Frees the lock, then does what had to wait for that. What had to is empty then, and keeps its memory.
+    pub(super) fn unlock(&self, state: MutexGuard<'_, State<M>>, later: &mut Later<M>) {
         let threads = std::mem::take(&mut later.threads) && state.threads > 0;
         drop(state);
         if threads {
             self.changed.notify_all();
         }
         later.wakers.drain(..).for_each(Waker::wake);
-        later.permits.clear();
         later.messages.clear();
         later.outgoing.clear();
-        later
     }
 }
 
@@ -147,12 +164,33 @@ impl<M> State<M> {
     /// Whether a flusher would find something to do.
     pub(super) fn has_work(&self) -> bool {
         let parked = self.batch.as_ref().is_some_and(|batch| !batch.outgoing.is_empty());
-        parked || !self.bulk.is_empty() || !self.control.is_empty()
+        parked || !self.bulk.waiting.is_empty() || !self.control.waiting.is_empty()
     }
 
-    pub(super) fn resolve(&mut self, ticket: TicketId, outcome: Outcome, later: &mut Later<M>) {
+    pub(super) fn resolve(&mut self, ticket: Arc<Cell>, outcome: Outcome, later: &mut Later<M>) {
         later.wakers.extend(self.tickets.resolve(ticket, outcome));
         later.threads = true;
+    }
+
+    /// A message has left, or never will: whoever waits for its room moves up.
+    #[allow(clippy::needless_pass_by_value, reason = "a share is given back once")]
+    pub(super) fn give_back(&mut self, share: Share, later: &mut Later<M>) {
+        self.room(share.lane).give_back(share.bytes);
+        if !planted("room is given back quietly") {
+            self.grant(share.lane, later);
+        }
+    }
+
+    /// Lets in who fits now.
+    pub(super) fn grant(&mut self, lane: Lane, later: &mut Later<M>) {
+        later.threads |= self.room(lane).grant(&mut later.wakers);
+    }
+
+    pub(super) fn room(&mut self, lane: Lane) -> &mut Ledger {
+        match lane {
+            Lane::Bulk => &mut self.bulk.room,
+            Lane::Control => &mut self.control.room,
+        }
     }
 
     /// The first `complete` messages are done, and out of the batch already.
@@ -161,7 +199,7 @@ impl<M> State<M> {
             if let Some(ticket) = entry.ticket {
                 self.resolve(ticket, Outcome::Sent, later);
             }
-            later.permits.push(entry.permit);
+            self.give_back(entry.share, later);
         }
     }
 
@@ -173,15 +211,23 @@ impl<M> State<M> {
         if planted("poison leaves the waiting") {
             return;
         }
-        let waiting = self.control.drain(..).chain(self.bulk.drain(..)).collect::<Vec<_>>();
-        for message in &waiting {
-            self.resolve(message.ticket, Outcome::Failed(error.for_message(0)), later);
+        while let Some(waiting) = self.control.waiting.pop_front().or_else(|| self.bulk.waiting.pop_front()) {
+            self.refuse(waiting, error.for_message(0), later);
         }
-        later.messages.extend(waiting);
+        // Nobody gets in any more, room or not.
+        later.wakers.extend(self.bulk.room.take_wakers());
         if let Some(batch) = &mut self.batch {
             let mut batch = std::mem::take(batch);
             self.fail(&mut batch, later);
         }
+    }
+
+    /// A message fails before it is framed.
+    pub(super) fn refuse(&mut self, waiting: Waiting<M>, error: SendError, later: &mut Later<M>) {
+        let Waiting { message, ticket, share } = waiting;
+        self.resolve(ticket, Outcome::Failed(error), later);
+        self.give_back(share, later);
+        later.messages.push(message);
     }
 
     /// What is framed fails with the queue's error.
@@ -193,7 +239,7 @@ impl<M> State<M> {
                 let sent = batch.outgoing.get(index).map_or(0, Outgoing::sent);
                 self.resolve(ticket, Outcome::Failed(error.for_message(sent)), later);
             }
-            later.permits.push(entry.permit);
+            self.give_back(entry.share, later);
         }
         later.outgoing.append(&mut batch.outgoing);
     }
@@ -201,28 +247,28 @@ impl<M> State<M> {
     /// Takes back what was revoked while the flusher had it.
     pub(super) fn revoke_requested(&mut self, batch: &mut Batch, later: &mut Later<M>) {
         for ticket in std::mem::take(&mut self.revokes) {
-            self.revoke_framed(batch, ticket, later);
+            self.revoke_framed(batch, &ticket, later);
         }
     }
 
     /// Takes back a framed message, if its ticket is still open.
-    pub(super) fn revoke_framed(&mut self, batch: &mut Batch, ticket: TicketId, later: &mut Later<M>) {
-        let Some(index) = batch.entries.iter().position(|entry| entry.ticket == Some(ticket)) else { return };
+    pub(super) fn revoke_framed(&mut self, batch: &mut Batch, ticket: &Arc<Cell>, later: &mut Later<M>) {
+        let is_its = |entry: &Entry| entry.ticket.as_ref().is_some_and(|own| Arc::ptr_eq(own, ticket));
+        let Some(index) = batch.entries.iter().position(is_its) else { return };
+        let Some(ticket) = batch.entries[index].ticket.take() else { return };
         let message = &mut batch.outgoing[index];
         let sent = message.sent();
         // The message itself is dropped when the lock is free: its pages have owners.
         let outcome = if sent == 0 && self.accepts_gap && !planted("no gap is made") {
             later.outgoing.push(batch.outgoing.remove(index));
-            later.permits.push(batch.entries.remove(index).permit);
+            self.give_back(batch.entries.remove(index).share, later);
             Outcome::Revoked(RevokedAs::Dropped)
         } else if let Some((rest, aborted)) = message.replacement() {
             if !planted("a revoked message goes on") {
                 later.outgoing.push(std::mem::replace(message, rest));
             }
-            batch.entries[index].ticket = None;
             Outcome::Revoked(if aborted { RevokedAs::Aborted } else { RevokedAs::Finishing })
         } else {
-            batch.entries[index].ticket = None;
             Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, sent))
         };
         let death = match &outcome {
@@ -237,45 +283,31 @@ impl<M> State<M> {
     }
 
     /// Takes a message back that is not framed yet.
-    pub(super) fn remove_waiting(&mut self, ticket: TicketId) -> Option<Waiting<M>> {
-        [&mut self.bulk, &mut self.control].into_iter().find_map(|lane| {
-            let index = lane.iter().position(|waiting| waiting.ticket == ticket)?;
-            lane.remove(index)
+    pub(super) fn remove_waiting(&mut self, ticket: &Arc<Cell>) -> Option<Waiting<M>> {
+        [&mut self.bulk, &mut self.control].into_iter().find_map(|line| {
+            let index = line.waiting.iter().position(|waiting| Arc::ptr_eq(&waiting.ticket, ticket))?;
+            line.waiting.remove(index)
         })
     }
 }
 
 impl<M> Default for Later<M> {
     fn default() -> Self {
-        Self {
-            wakers: SmallVec::new(),
-            permits: SmallVec::new(),
-            messages: Vec::new(),
-            outgoing: Vec::new(),
-            threads: false,
-        }
+        Self { wakers: SmallVec::new(), messages: Vec::new(), outgoing: Vec::new(), threads: false }
     }
 }
 
 impl<M> Later<M> {
     /// Whether it has memory that is worth keeping.
     pub(super) fn is_large(&self) -> bool {
-        self.permits.spilled() || self.wakers.spilled()
+        self.wakers.spilled()
     }
 
     pub(super) fn wake_threads(&mut self) {
         self.threads = true;
     }
 
-    pub(super) fn wake(&mut self, waker: Option<Waker>) {
-        self.wakers.extend(waker);
-    }
-
-    pub(super) fn drop_message(&mut self, message: Waiting<M>) {
-        self.messages.push(message);
-    }
-
-    pub(super) fn free(&mut self, permit: Permit) {
-        self.permits.push(permit);
+    pub(super) fn wake(&mut self, wakers: impl IntoIterator<Item = Waker>) {
+        self.wakers.extend(wakers);
     }
 }

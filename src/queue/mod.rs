@@ -31,14 +31,14 @@ pub use self::options::QueueOptions;
 pub use self::push::{Push, PushError};
 pub use self::ticket::{Revocation, Ticket};
 
-use self::core::{Batch, Core, Later, State, Waiting};
+use self::core::{Batch, Core, Lane, Later, Share, State, Waiting};
 use self::ticket::Outcome;
 use self::turn::{AtTheEnd, Engine, Turn};
 use crate::framer::Framer;
 use crate::send::{Blocked, SendError, SendErrorKind, SendStats, StreamSender};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
 use crate::transport::{Interest, SendFlags, VectoredSend, Wait};
-use crate::window::{Permit, Window};
+use crate::window::Ledger;
 
 /// A message that can wait in a queue.
 pub trait Queued: Send + 'static {
@@ -139,8 +139,6 @@ struct Shared<M, F, T> {
     /// With the flusher while there is one.
     engine: Mutex<Option<Box<Engine<M, F, T>>>>,
     transport: std::sync::Arc<T>,
-    bulk: Window,
-    control: Window,
     options: QueueOptions,
 }
 
@@ -163,7 +161,9 @@ where
     /// The same, with other bounds.
     pub fn with_options(framer: F, transport: T, options: QueueOptions) -> Self {
         let transport = std::sync::Arc::new(transport);
-        let core = Arc::new(Core::new(framer.accepts_gap()));
+        let bulk = Ledger::new(options.max_bytes, options.max_messages);
+        let control = Ledger::new(u64::MAX >> 1, options.control_messages);
+        let core = Arc::new(Core::new(framer.accepts_gap(), bulk, control));
         let sender = StreamSender::with_options(transport.clone(), options.send.clone());
         let engine = Box::new(Engine {
             framer,
@@ -173,18 +173,7 @@ where
             later: Later::default(),
             spare: Vec::new(),
         });
-        let bulk = Window::new(options.max_bytes, options.max_messages);
-        let control = Window::new(u64::MAX >> 1, options.control_messages);
-        Self {
-            shared: Arc::new(Shared {
-                core,
-                engine: Mutex::new(Some(engine)),
-                transport,
-                bulk,
-                control,
-                options,
-            }),
-        }
+        Self { shared: Arc::new(Shared { core, engine: Mutex::new(Some(engine)), transport, options }) }
     }
 
     /// Flushes until nothing is left or the transport takes no more, unless somebody else does. Never waits. For event
@@ -198,8 +187,7 @@ where
             return Err(death.clone());
         }
         let Some(batch) = state.take_batch() else { return Ok(Flushed::Busy) };
-        drop(state);
-        self.shared.turn(batch, AtTheEnd::Leave)
+        self.shared.turn(state, batch, AtTheEnd::Leave)
     }
 
     /// Ready when there is something to do that nobody does, or the stream has ended. One task at a time.
@@ -232,10 +220,7 @@ where
     /// # Errors
     /// The message comes back if the queue is full, closed, or its stream has ended.
     pub fn try_push(&self, message: M) -> Result<Ticket<M>, PushError<M>> {
-        match self.shared.bulk.try_acquire(message.bytes()) {
-            Some(permit) => self.enqueue(message, permit, Lane::Bulk),
-            None => Err(PushError::new(message, self.shared.core.lock().refusal())),
-        }
+        self.push_if_there_is_room(message, Lane::Bulk)
     }
 
     /// Pushes a small message that is served before bulk ones, between two of them. Never waits.
@@ -243,54 +228,58 @@ where
     /// # Errors
     /// As [`try_push`](Self::try_push); the control lane has a bound of its own.
     pub fn push_control(&self, message: M) -> Result<Ticket<M>, PushError<M>> {
-        match self.shared.control.try_acquire(message.bytes()) {
-            Some(permit) => self.enqueue(message, permit, Lane::Control),
-            None => Err(PushError::new(message, self.shared.core.lock().refusal())),
-        }
+        self.push_if_there_is_room(message, Lane::Control)
     }
 
     /// Pushes, waiting for room as a future. Cancel safe: dropped before it is ready, it has pushed nothing.
     pub fn push_async(&self, message: M) -> Push<M, F, T> {
-        Push::new(self.clone(), self.shared.bulk.acquire_async(message.bytes()), message)
+        Push::new(self.clone(), message)
     }
 
-    fn enqueue(&self, message: M, permit: Permit, lane: Lane) -> Result<Ticket<M>, PushError<M>> {
-        let core = &self.shared.core;
-        let mut state = core.lock();
-        if let Some(error) = state.refusal() {
-            drop(state);
-            drop(permit);
-            return Err(PushError::new(message, Some(error)));
-        }
+    fn push_if_there_is_room(&self, message: M, lane: Lane) -> Result<Ticket<M>, PushError<M>> {
+        // The caller's code, not to be run under the lock.
+        let bytes = message.bytes();
+        let mut state = self.shared.core.lock();
+        let refusal = state.refusal();
         if planted("a push looks before it locks") {
             drop(state);
-            state = core.lock();
+            state = self.shared.core.lock();
         }
-        let id = state.tickets.open();
-        let waiting = Waiting { message, ticket: id, permit };
-        match lane {
-            Lane::Bulk => state.bulk.push_back(waiting),
-            Lane::Control => state.control.push_back(waiting),
+        let share = if refusal.is_none() { state.room(lane).take(bytes) } else { None };
+        match share {
+            Some(bytes) => Ok(self.enqueue(state, message, Share { lane, bytes })),
+            None => Err(PushError::new(message, refusal)),
         }
-        let ticket = Ticket::new(core.clone(), id);
-        let mut later = Later::default();
+    }
+
+    /// A message that has its room stands in its line, and is flushed if nobody else does.
+    fn enqueue(&self, mut state: MutexGuard<'_, State<M>>, message: M, share: Share) -> Ticket<M> {
+        let core = &self.shared.core;
+        let cell = state.tickets.open();
+        let ticket = Ticket::new(core.clone(), cell.clone());
+        let line = match share.lane {
+            Lane::Bulk => &mut state.bulk,
+            Lane::Control => &mut state.control,
+        };
+        line.waiting.push_back(Waiting { message, ticket: cell, share });
         let flush = self.shared.options.pushers_flush && state.blocked.is_none();
         let batch = if flush { state.take_batch() } else { None };
-        let take_over = flush && state.over_budget;
-        if batch.is_none() {
-            later.wake_threads();
-            later.wake(state.work.take());
-        }
-        core.unlock(state, later);
         if let Some(batch) = batch {
             // An error reaches everybody by the tickets.
-            let _ = self.shared.turn(batch, AtTheEnd::StayUntilRelieved);
-        } else if take_over {
+            let _ = self.shared.turn(state, batch, AtTheEnd::StayUntilRelieved);
+            return ticket;
+        }
+        let take_over = flush && state.over_budget;
+        let mut later = Later::default();
+        later.wake_threads();
+        later.wake(state.work.take());
+        core.unlock(state, &mut later);
+        if take_over {
             self.take_over();
         } else if planted("a pusher writes past the flusher") {
             let _ = self.shared.transport.send_vectored(&[IoSlice::new(&[0; 2])], SendFlags::default());
         }
-        Ok(ticket)
+        ticket
     }
 
     /// Relieves a flusher that has had its turn. That lasts no longer than its current call, which does not wait.
@@ -316,10 +305,10 @@ where
         let mut later = Later::default();
         later.wake_threads();
         later.wake(state.work.take());
-        self.shared.core.unlock(state, later);
         if !planted("close refuses no task") {
-            self.shared.bulk.wake_waiters();
+            later.wake(state.bulk.room.take_wakers());
         }
+        self.shared.core.unlock(state, &mut later);
     }
 
     /// Ends the queue: what has not left fails with [`SendErrorKind::ShutDown`]. The stream is left as it is, in the
@@ -345,7 +334,8 @@ where
 
     /// Messages in the queue, framed ones included, that have not left.
     pub fn len(&self) -> usize {
-        self.shared.bulk.requests_in_flight() + self.shared.control.requests_in_flight()
+        let state = self.shared.core.lock();
+        state.bulk.room.requests() + state.control.room.requests()
     }
 
     /// Whether every message has left.
@@ -371,24 +361,16 @@ where
     /// # Errors
     /// The message comes back if the queue is closed or its stream has ended.
     pub fn push(&self, message: M) -> Result<Ticket<M>, PushError<M>> {
-        if let Some(permit) = self.shared.bulk.try_acquire(message.bytes()) {
-            return self.enqueue(message, permit, Lane::Bulk);
-        }
-        let waker = push::nudge(&self.shared.core);
-        let mut context = Context::from_waker(&waker);
-        let mut acquire = self.shared.bulk.acquire_async(message.bytes());
+        let message = match self.try_push(message) {
+            Err(refused) if refused.is_full() => refused.into_message(),
+            pushed => return pushed,
+        };
+        let mut push = self.push_async(message);
         let pushed = loop {
-            // Under the lock, so that the nudge cannot come between the look and the wait.
-            let state = self.shared.core.lock();
-            if let Some(error) = state.refusal() {
-                drop(state);
-                break Err(PushError::new(message, Some(error)));
+            match push.advance(&mut None) {
+                Ok(pushed) => break pushed,
+                Err(state) => self.drive(state, None),
             }
-            if let Poll::Ready(permit) = acquire.poll_acquire(&mut context) {
-                drop(state);
-                break self.enqueue(message, permit, Lane::Bulk);
-            }
-            self.drive(state, None);
         };
         self.shared.go_on_if_handed_over();
         pushed
@@ -402,8 +384,8 @@ where
             return ticket.wait(deadline);
         }
         let result = loop {
-            let mut state = self.shared.core.lock();
-            if let Some(outcome) = state.tickets.outcome(ticket.id()) {
+            let state = self.shared.core.lock();
+            if let Some(outcome) = ticket.outcome() {
                 break Some(match outcome {
                     Outcome::Failed(error) => Err(error),
                     _ => Ok(()),
@@ -477,7 +459,7 @@ where
                         state.die(SendError::new(SendErrorKind::Io(error.kind()), errno, 0), &mut later);
                     }
                 }
-                self.shared.core.unlock(state, later);
+                self.shared.core.unlock(state, &mut later);
             }
             _ => {
                 state.threads += 1;
@@ -502,20 +484,18 @@ impl<M> Drop for Polling<'_, M> {
         state.polling = false;
         let mut later = Later::default();
         later.wake_threads();
-        self.0.unlock(state, later);
+        self.0.unlock(state, &mut later);
     }
-}
-
-/// Which line a message stands in.
-#[derive(Clone, Copy)]
-enum Lane {
-    Bulk,
-    Control,
 }
 
 impl<M, F, T> Shared<M, F, T> {
     /// A turn of whoever has taken the batch.
-    fn turn(&self, batch: Batch, end: AtTheEnd) -> Result<Flushed, SendError>
+    fn turn<'q>(
+        &'q self,
+        state: MutexGuard<'q, State<M>>,
+        batch: Batch,
+        end: AtTheEnd,
+    ) -> Result<Flushed, SendError>
     where
         M: Queued,
         F: Framer<M>,
@@ -525,7 +505,7 @@ impl<M, F, T> Shared<M, F, T> {
         let engine = lock(&self.engine).take();
         let afresh = planted("a half-sent message stays with its flusher");
         let batch = if afresh { Batch::default() } else { batch };
-        Turn { shared: self, batch: Some(batch), engine, end }.run()
+        Turn { shared: self, batch: Some(batch), engine, end }.run(state)
     }
 
     /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
@@ -542,10 +522,9 @@ impl<M, F, T> Shared<M, F, T> {
         let mut state = self.core.lock();
         let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
         let batch = if left_here && state.dead.is_none() { state.take_batch() } else { None };
-        drop(state);
         if let Some(batch) = batch {
             // An error is told by the tickets.
-            let _ = self.turn(batch, AtTheEnd::StayUntilRelieved);
+            let _ = self.turn(state, batch, AtTheEnd::StayUntilRelieved);
         }
     }
 
@@ -564,7 +543,7 @@ impl<M, F, T> Shared<M, F, T> {
         let mut later = Later::default();
         let mut state = self.core.lock();
         state.die(error, &mut later);
-        self.core.unlock(state, later);
+        self.core.unlock(state, &mut later);
     }
 }
 
@@ -588,8 +567,8 @@ impl<M: Queued, F, T> fmt::Debug for SendQueue<M, F, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.shared.core.lock();
         f.debug_struct("SendQueue")
-            .field("bulk", &state.bulk.len())
-            .field("control", &state.control.len())
+            .field("bulk", &state.bulk.waiting.len())
+            .field("control", &state.control.waiting.len())
             .field("flushing", &state.batch.is_none())
             .field("dead", &state.dead)
             .finish_non_exhaustive()

@@ -3,16 +3,15 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc as StdArc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
-use super::core::Core;
-use super::{Lane, Queued, SendQueue, Ticket};
+use super::core::{Lane, Later, Share, State};
+use super::{Queued, SendQueue, Ticket};
 use crate::framer::Framer;
 use crate::send::{SendError, SendErrorKind};
-use crate::sync::{Arc, planted};
+use crate::sync::{MutexGuard, planted};
 use crate::transport::VectoredSend;
-use crate::window::Acquire;
+use crate::window::Place;
 
 /// A message that was not pushed, and why.
 pub struct PushError<M> {
@@ -75,13 +74,23 @@ impl<M> std::error::Error for PushError<M> {}
 #[must_use = "futures do nothing unless polled"]
 pub struct Push<M: Queued, F, T> {
     queue: SendQueue<M, F, T>,
-    acquire: Acquire,
+    candidate: Candidate<M>,
+}
+
+/// What became of a message that was to be pushed.
+type Pushed<M> = Result<Ticket<M>, PushError<M>>;
+
+/// A message that wants to get in, until it is pushed or refused.
+struct Candidate<M> {
     message: Option<M>,
+    bytes: u64,
+    place: Option<Place>,
 }
 
 impl<M: Queued, F, T> Push<M, F, T> {
-    pub(super) fn new(queue: SendQueue<M, F, T>, acquire: Acquire, message: M) -> Self {
-        Self { queue, acquire, message: Some(message) }
+    pub(super) fn new(queue: SendQueue<M, F, T>, message: M) -> Self {
+        let bytes = message.bytes();
+        Self { queue, candidate: Candidate { message: Some(message), bytes, place: None } }
     }
 }
 
@@ -94,16 +103,63 @@ where
 {
     /// Polls for room, and pushes; what the future does. Must not be polled again when it was ready: it stays pending.
     pub fn poll_push(&mut self, context: &mut Context<'_>) -> Poll<Result<Ticket<M>, PushError<M>>> {
-        // First in the line, then a look whether the queue is closed: closing it wakes who is in the line.
-        let pushed = match self.acquire.poll_acquire(context) {
-            Poll::Ready(permit) => {
-                self.message.take().map(|message| self.queue.enqueue(message, permit, Lane::Bulk))
+        // Neither cloned nor dropped under the lock.
+        let mut waker = Some(context.waker().clone());
+        match self.advance(&mut waker) {
+            Ok(pushed) => Poll::Ready(pushed),
+            Err(state) => {
+                drop(state);
+                Poll::Pending
             }
-            Poll::Pending => self.queue.shared.core.lock().refusal().and_then(|error| {
-                self.message.take().map(|message| Err(PushError::new(message, Some(error))))
-            }),
+        }
+    }
+
+    /// Pushes, or is refused; or stands in the line: then the lock comes back, under which that was seen.
+    pub(super) fn advance(
+        &mut self,
+        waker: &mut Option<Waker>,
+    ) -> Result<Pushed<M>, MutexGuard<'_, State<M>>> {
+        let mut state = self.queue.shared.core.lock();
+        match self.candidate.advance(&mut state, waker) {
+            Some(Ok((message, share))) => Ok(Ok(self.queue.enqueue(state, message, share))),
+            Some(Err(refused)) => Ok(Err(refused)),
+            None => Err(state),
+        }
+    }
+}
+
+impl<M> Candidate<M> {
+    /// What became of the message, if it is not in the line: it gets in, or never will.
+    fn advance(
+        &mut self,
+        state: &mut State<M>,
+        waker: &mut Option<Waker>,
+    ) -> Option<Result<(M, Share), PushError<M>>> {
+        if let Some(error) = state.refusal() {
+            return Some(Err(PushError::new(self.message.take()?, Some(error))));
+        }
+        let bytes = match &self.message {
+            Some(_) => state.bulk.room.advance(self.bytes, &mut self.place, waker)?,
+            None => return None,
         };
-        pushed.map_or(Poll::Pending, Poll::Ready)
+        Some(Ok((self.message.take()?, Share { lane: Lane::Bulk, bytes })))
+    }
+}
+
+/// Whoever stands behind moves up.
+impl<M: Queued, F, T> Drop for Push<M, F, T> {
+    fn drop(&mut self) {
+        let Some(place) = self.candidate.place.take() else { return };
+        let core = &self.queue.shared.core;
+        let mut state = core.lock();
+        // Dropped when the lock is free.
+        let waker = state.bulk.room.leave(place);
+        let mut later = Later::default();
+        if !planted("who cancels wakes nobody") {
+            state.grant(Lane::Bulk, &mut later);
+        }
+        core.unlock(state, &mut later);
+        drop(waker);
     }
 }
 
@@ -123,23 +179,6 @@ where
 
 impl<M: Queued, F, T> fmt::Debug for Push<M, F, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Push").field("acquire", &self.acquire).finish_non_exhaustive()
+        f.debug_struct("Push").field("waiting", &self.candidate.place.is_some()).finish_non_exhaustive()
     }
-}
-
-/// Wakes the threads that wait for a change of the queue.
-struct Nudge<M>(Arc<Core<M>>);
-
-impl<M: Send + 'static> Wake for Nudge<M> {
-    fn wake(self: StdArc<Self>) {
-        // Under the lock: who waits looks and waits under it.
-        if !planted("a nudge does not lock") {
-            drop(self.0.lock());
-        }
-        self.0.changed.notify_all();
-    }
-}
-
-pub(super) fn nudge<M: Send + 'static>(core: &Arc<Core<M>>) -> Waker {
-    StdArc::new(Nudge(core.clone())).into()
 }

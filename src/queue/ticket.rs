@@ -1,14 +1,15 @@
 //! Tickets: what becomes of a message that was pushed.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use super::core::{Core, Later};
+use super::core::{Core, Later, Waiting};
 use crate::send::SendError;
-use crate::sync::{Arc, planted, wait};
+use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
 
 /// What becomes of one pushed message. Dropping it changes nothing for the message. Holding or awaiting it does not bring the
 /// queue on: see [`queue`](super).
@@ -18,7 +19,9 @@ use crate::sync::{Arc, planted, wait};
 #[must_use = "the message's fate is told here; drop it if it is of no interest"]
 pub struct Ticket<M> {
     core: Arc<Core<M>>,
-    id: TicketId,
+    cell: Arc<Cell>,
+    /// Whether a waker may be left in the cell.
+    polled: bool,
 }
 
 /// What became of a revoked message. Nothing reads its payload any more, whatever it is.
@@ -39,13 +42,6 @@ pub enum Revocation<M> {
     Failed(SendError),
 }
 
-/// A ticket's place in the table. A place is used again, its generation is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TicketId {
-    index: u32,
-    generation: u32,
-}
-
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     Sent,
@@ -60,96 +56,74 @@ pub(super) enum RevokedAs {
     Finishing,
 }
 
-/// The tickets of one queue. Their places are recycled: no message makes an allocation for its ticket.
+/// Where a ticket's outcome will be, shared by its holder and the queue. Its lock is the last: whoever has it takes no other.
 #[derive(Default)]
-pub(super) struct Tickets {
-    places: Vec<Place>,
-    free: Vec<u32>,
-}
+pub(super) struct Cell(Mutex<Told>);
 
-struct Place {
-    generation: u32,
-    /// Whether a [`Ticket`] is out for it.
-    held: bool,
+#[derive(Default)]
+struct Told {
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
+/// The cells of one queue's tickets. A cell whose ticket is told and let go is used again: no message makes an allocation.
+#[derive(Default)]
+pub(super) struct Tickets {
+    /// Cells that are not told yet.
+    open: usize,
+    /// Cells that are told, in that order. Holders may still look at them.
+    told: VecDeque<Arc<Cell>>,
+}
+
 impl Tickets {
-    pub(super) fn open(&mut self) -> TicketId {
-        if let Some(index) = self.free.pop() {
-            let place = &mut self.places[index as usize];
-            (place.held, place.outcome) = (true, None);
-            return TicketId { index, generation: place.generation };
+    pub(super) fn open(&mut self) -> Arc<Cell> {
+        self.open += 1;
+        // One whose ticket is held for long does not keep those behind it from being used.
+        for _ in 0..2 {
+            let Some(mut cell) = self.told.pop_front() else { break };
+            if let Some(free) = Arc::get_mut(&mut cell) {
+                *free = Cell::default();
+                return cell;
+            }
+            self.told.push_back(cell);
         }
-        let index = self.places.len() as u32;
-        self.places.push(Place { generation: 0, held: true, outcome: None, waker: None });
-        TicketId { index, generation: 0 }
+        Arc::default()
     }
 
     /// Tells the holder, if there is one; returns whom to wake.
-    pub(super) fn resolve(&mut self, id: TicketId, outcome: Outcome) -> Option<Waker> {
-        let place = self.place(id)?;
-        if place.outcome.is_some() {
-            return None;
-        }
-        place.outcome = Some(outcome);
-        let waker = place.waker.take();
-        if !place.held {
-            self.release(id);
-        }
+    pub(super) fn resolve(&mut self, cell: Arc<Cell>, outcome: Outcome) -> Option<Waker> {
+        let mut told = cell.lock();
+        told.outcome = Some(outcome);
+        let waker = told.waker.take();
+        drop(told);
+        self.open -= 1;
+        self.told.push_back(cell);
         waker
     }
 
-    pub(super) fn outcome(&mut self, id: TicketId) -> Option<Outcome> {
-        self.place(id)?.outcome.clone()
-    }
-
-    /// Returns the old waker, which is not dropped under the lock.
-    fn set_waker(&mut self, id: TicketId, waker: Waker) -> Option<Waker> {
-        let place = self.place(id)?;
-        if place.waker.is_some() && planted("old waker is kept") {
-            return Some(waker);
-        }
-        place.waker.replace(waker)
-    }
-
-    /// The holder is gone; returns the waker, which is not dropped under the lock.
-    fn let_go(&mut self, id: TicketId) -> Option<Waker> {
-        let place = self.place(id)?;
-        place.held = false;
-        let waker = place.waker.take();
-        if place.outcome.is_some() {
-            self.release(id);
-        }
-        waker
-    }
-
-    /// Makes the place free for another ticket.
-    fn release(&mut self, id: TicketId) {
-        if let Some(place) = self.place(id) {
-            place.generation = place.generation.wrapping_add(1);
-            self.free.push(id.index);
-        }
-    }
-
-    fn place(&mut self, id: TicketId) -> Option<&mut Place> {
-        self.places.get_mut(id.index as usize).filter(|place| place.generation == id.generation)
-    }
-
-    /// Tickets that are held or not resolved.
+    /// Tickets that are held or not told.
     pub(super) fn live(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.open + self.told.iter().filter(|cell| Arc::strong_count(cell) > 1).count()
+    }
+}
+
+impl Cell {
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        self.lock().outcome.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        lock(&self.0)
     }
 }
 
 impl<M> Ticket<M> {
-    pub(super) fn new(core: Arc<Core<M>>, id: TicketId) -> Self {
-        Self { core, id }
+    pub(super) fn new(core: Arc<Core<M>>, cell: Arc<Cell>) -> Self {
+        Self { core, cell, polled: false }
     }
 
-    pub(super) fn id(&self) -> TicketId {
-        self.id
+    pub(super) fn outcome(&self) -> Option<Outcome> {
+        self.cell.outcome()
     }
 
     /// Whether it is a ticket of this queue.
@@ -159,7 +133,7 @@ impl<M> Ticket<M> {
 
     /// What became of the message, if that is known.
     pub fn result(&self) -> Option<Result<(), SendError>> {
-        self.core.lock().tickets.outcome(self.id).map(Outcome::into_result)
+        self.outcome().map(Outcome::into_result)
     }
 
     /// Waits until the message has left or has failed, at most until `deadline`; `None` if the deadline passed.
@@ -168,7 +142,7 @@ impl<M> Ticket<M> {
     pub fn wait(&self, deadline: Option<Instant>) -> Option<Result<(), SendError>> {
         let mut state = self.core.lock();
         loop {
-            if let Some(outcome) = state.tickets.outcome(self.id) {
+            if let Some(outcome) = self.outcome() {
                 return Some(outcome.into_result());
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -188,33 +162,32 @@ impl<M> Ticket<M> {
         let mut state = self.core.lock();
         let mut asked = false;
         loop {
-            if let Some(outcome) = state.tickets.outcome(self.id) {
+            if let Some(outcome) = self.outcome() {
                 return outcome.into_revocation();
             }
             let mut later = Later::default();
             if planted("a revoked message keeps its place")
-                && state.bulk.iter().any(|waiting| waiting.ticket == self.id)
+                && state.bulk.waiting.iter().any(|waiting| Arc::ptr_eq(&waiting.ticket, &self.cell))
             {
                 return Outcome::Revoked(RevokedAs::Dropped).into_revocation();
             }
-            if let Some(waiting) = state.remove_waiting(self.id) {
-                later.free(waiting.permit);
-                later.wake(state.tickets.resolve(self.id, Outcome::Revoked(RevokedAs::Dropped)));
-                later.wake_threads();
+            if let Some(Waiting { message, ticket, share }) = state.remove_waiting(&self.cell) {
+                state.resolve(ticket, Outcome::Revoked(RevokedAs::Dropped), &mut later);
+                state.give_back(share, &mut later);
                 state.forget_stall_if_idle();
-                self.core.unlock(state, later);
-                return Revocation::Waiting(waiting.message);
+                self.core.unlock(state, &mut later);
+                return Revocation::Waiting(message);
             }
             if let Some(mut batch) = state.batch.take() {
-                state.revoke_framed(&mut batch, self.id, &mut later);
+                state.revoke_framed(&mut batch, &self.cell, &mut later);
                 state.batch = Some(batch);
                 state.forget_stall_if_idle();
-                self.core.unlock(state, later);
+                self.core.unlock(state, &mut later);
                 state = self.core.lock();
                 continue;
             }
             if !asked && !planted("revoke is not passed on") {
-                state.revokes.push(self.id);
+                state.revokes.push(self.cell.clone());
                 asked = true;
             }
             state.threads += 1;
@@ -246,16 +219,18 @@ impl Outcome {
 impl<M> Future for Ticket<M> {
     type Output = Result<(), SendError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.polled = true;
         // Neither cloned nor dropped under the lock.
         let waker = context.waker().clone();
-        let mut state = self.core.lock();
-        if let Some(outcome) = state.tickets.outcome(self.id) {
-            drop(state);
+        let mut told = self.cell.lock();
+        if let Some(outcome) = told.outcome.clone() {
+            drop(told);
             return Poll::Ready(outcome.into_result());
         }
-        let old = state.tickets.set_waker(self.id, waker);
-        drop(state);
+        let kept = told.waker.is_some() && planted("old waker is kept");
+        let old = if kept { Some(waker) } else { told.waker.replace(waker) };
+        drop(told);
         drop(old);
         Poll::Pending
     }
@@ -263,15 +238,15 @@ impl<M> Future for Ticket<M> {
 
 impl<M> Drop for Ticket<M> {
     fn drop(&mut self) {
-        let mut state = self.core.lock();
-        let waker = state.tickets.let_go(self.id);
-        drop(state);
-        drop(waker);
+        if self.polled {
+            let waker = self.cell.lock().waker.take();
+            drop(waker);
+        }
     }
 }
 
 impl<M> fmt::Debug for Ticket<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Ticket").field("outcome", &self.outcome()).finish_non_exhaustive()
     }
 }

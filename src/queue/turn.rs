@@ -5,15 +5,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Instant;
 
-use super::core::{Batch, Entry, Later, State, Waiting};
-use super::ticket::{Outcome, TicketId};
+use super::core::{Batch, Entry, Later, Share, State, Waiting};
+use super::ticket::{Cell, Outcome};
 use super::{CONTROL_BURST, Flushed, Queued, Shared};
 use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
 use crate::framer::Framer;
 use crate::send::{Progress, SendError, SendErrorKind, StreamSender};
-use crate::sync::{MutexGuard, lock, planted};
+use crate::sync::{Arc, MutexGuard, lock, planted};
 use crate::transport::VectoredSend;
-use crate::window::Permit;
 
 /// What only the flusher touches.
 pub(super) struct Engine<M, F, T> {
@@ -21,7 +20,7 @@ pub(super) struct Engine<M, F, T> {
     pub(super) sender: StreamSender<std::sync::Arc<T>>,
     pub(super) taken: VecDeque<Waiting<M>>,
     /// What the framer would not take, until its tickets are told.
-    pub(super) refused: Vec<(TicketId, SendError, Permit)>,
+    pub(super) refused: Vec<(Arc<Cell>, SendError, Share)>,
     /// Memory of the last turn.
     pub(super) later: Later<M>,
     /// Memory of chains that have left, without their payload.
@@ -50,31 +49,31 @@ pub(super) enum AtTheEnd {
     StayUntilRelieved,
 }
 
-impl<M, F, T> Turn<'_, M, F, T>
+impl<'q, M, F, T> Turn<'q, M, F, T>
 where
     M: Queued,
     F: Framer<M>,
     F::Error: fmt::Display,
     T: VectoredSend,
 {
-    pub(super) fn run(mut self) -> Result<Flushed, SendError> {
+    /// `state` is the lock under which the batch was taken.
+    pub(super) fn run(mut self, mut state: MutexGuard<'q, State<M>>) -> Result<Flushed, SendError> {
         let shared = self.shared;
         let (Some(batch), Some(engine)) = (&mut self.batch, &mut self.engine) else {
             return Ok(Flushed::Busy);
         };
         let mut turn = shared.options.turn_bytes;
         let mut later = std::mem::take(&mut engine.later);
-        let mut state = shared.core.lock();
         while state.dead.is_none() {
             refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
             if engine.taken.is_empty() && batch.outgoing.is_empty() {
                 if planted("idle without a look") {
-                    later = shared.core.unlock(state, later);
+                    shared.core.unlock(state, &mut later);
                     state = shared.core.lock();
                 }
                 return Ok(self.park(state, later, Flushed::Idle));
             }
-            later = shared.core.unlock(state, later);
+            shared.core.unlock(state, &mut later);
 
             let gap = engine.frame(batch);
             let before = engine.sender.stats().bytes;
@@ -87,9 +86,9 @@ where
 
             state = shared.core.lock();
             state.blocked = None;
-            for (ticket, error, permit) in engine.refused.drain(..) {
+            for (ticket, error, share) in engine.refused.drain(..) {
                 state.resolve(ticket, Outcome::Failed(error), &mut later);
-                later.free(permit);
+                state.give_back(share, &mut later);
             }
             state.settle(batch, complete, &mut later);
             state.revoke_requested(batch, &mut later);
@@ -120,7 +119,7 @@ where
                 Ok(_) => state.over_budget = turn == 0,
             }
         }
-        shared.core.unlock(state, later);
+        shared.core.unlock(state, &mut later);
         // Dead: dropping the turn fails what is framed.
         drop(self);
         let death = shared.core.lock().dead.clone();
@@ -144,7 +143,7 @@ where
         if flushed != Flushed::Idle && !planted("a task is not told of a block") {
             later.wake(state.work.take());
         }
-        let later = self.shared.core.unlock(state, later);
+        self.shared.core.unlock(state, &mut later);
         if later.is_large()
             && let Some(engine) = &mut *lock(&self.shared.engine)
         {
@@ -169,24 +168,19 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
             if planted("what was refused is forgotten") {
                 engine.refused.clear();
             }
-            for (ticket, error, permit) in engine.refused.drain(..) {
+            for (ticket, error, share) in engine.refused.drain(..) {
                 state.resolve(ticket, Outcome::Failed(error), &mut later);
-                later.free(permit);
+                state.give_back(share, &mut later);
             }
             // Messages on their way into the framer.
             for waiting in engine.taken.drain(..) {
-                state.resolve(
-                    waiting.ticket,
-                    Outcome::Failed(SendError::new(SendErrorKind::ShutDown, None, 0)),
-                    &mut later,
-                );
-                later.drop_message(waiting);
+                state.refuse(waiting, SendError::new(SendErrorKind::ShutDown, None, 0), &mut later);
             }
         }
         state.revokes.clear();
         state.over_budget &= planted("the end keeps its relief waiting");
         state.batch = Some(Batch::default());
-        self.shared.core.unlock(state, later);
+        self.shared.core.unlock(state, &mut later);
     }
 }
 
@@ -195,18 +189,18 @@ fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M
     let mut bytes = batch.outgoing.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
     let mut room = BATCH_MESSAGES.saturating_sub(batch.outgoing.len());
     while bytes < batch_bytes && room > 0 {
-        let control = if state.burst > 0 { state.control.pop_front() } else { None };
+        let control = if state.burst > 0 { state.control.waiting.pop_front() } else { None };
         let next = if let Some(control) = control {
             state.burst -= 1;
             Some(control)
         } else {
             state.burst = CONTROL_BURST;
             let last = planted("last come, first served");
-            let bulk = if last { state.bulk.pop_back() } else { state.bulk.pop_front() };
-            bulk.or_else(|| state.control.pop_front())
+            let bulk = if last { state.bulk.waiting.pop_back() } else { state.bulk.waiting.pop_front() };
+            bulk.or_else(|| state.control.waiting.pop_front())
         };
         let Some(next) = next else { break };
-        bytes = bytes.saturating_add(next.permit.bytes().max(1));
+        bytes = bytes.saturating_add(next.share.bytes.max(1));
         room -= 1;
         taken.push_back(next);
     }
@@ -221,10 +215,10 @@ where
     /// Frames what was taken. Returns why the stream cannot go on, if it cannot: a chain that cannot be finished was
     /// committed by its framer, and where numbers must not be missing that is the end.
     fn frame(&mut self, batch: &mut Batch) -> Option<SendError> {
-        while let Some(Waiting { message, ticket, permit }) = self.taken.pop_front() {
+        while let Some(Waiting { message, ticket, share }) = self.taken.pop_front() {
             let mut out = self.spare.pop().unwrap_or_default();
             // Its entry stands before it is framed: should the framer panic, its ticket is not lost.
-            batch.entries.push(Entry { ticket: Some(ticket), permit });
+            batch.entries.push(Entry { ticket: Some(ticket), share });
             let (error, gap) = match self.framer.frame(message, &mut out) {
                 Err(error) => (SendError::not_framed(&error), false),
                 Ok(()) => match out.finish() {
@@ -240,7 +234,9 @@ where
                 },
             };
             let gap = gap.then(|| error.clone());
-            self.refused.extend(batch.entries.pop().map(|entry| (ticket, error, entry.permit)));
+            if let Some(Entry { ticket: Some(ticket), share }) = batch.entries.pop() {
+                self.refused.push((ticket, error, share));
+            }
             if gap.is_some() {
                 return gap;
             }

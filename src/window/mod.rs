@@ -8,8 +8,8 @@
 //! Nothing here knows how a request is sent: its life may span a queue, a peer and a receiving thread.
 
 mod in_flight;
+mod ledger;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -17,6 +17,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 pub use self::in_flight::{Ended, Failure, InFlight, Partial, Request};
+
+pub(crate) use self::ledger::{Ledger, Place};
 
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, planted, wait};
 
@@ -44,22 +46,9 @@ struct Shared {
 }
 
 struct State {
-    capacity: u64,
-    bytes: u64,
-    max_requests: usize,
-    requests: usize,
-    /// In the order in which they came. Those that were granted and have not seen it yet are in front.
-    waiters: VecDeque<Waiter>,
-    next_id: u64,
+    ledger: Ledger,
     /// Threads that wait for the condition.
     threads: usize,
-}
-
-struct Waiter {
-    id: u64,
-    bytes: u64,
-    granted: bool,
-    waker: Option<Waker>,
 }
 
 /// One request's share of a [`Window`], given back when it is dropped.
@@ -76,7 +65,7 @@ pub struct Permit {
 pub struct Acquire {
     window: Window,
     bytes: u64,
-    waiter: Option<u64>,
+    place: Option<Place>,
 }
 
 impl Window {
@@ -87,15 +76,7 @@ impl Window {
 
     /// A window of so many bytes and requests; at least 1 of each.
     pub fn new(bytes: u64, requests: usize) -> Self {
-        let state = State {
-            capacity: bytes.max(1),
-            bytes: 0,
-            max_requests: requests.max(1),
-            requests: 0,
-            waiters: VecDeque::new(),
-            next_id: 0,
-            threads: 0,
-        };
+        let state = State { ledger: Ledger::new(bytes, requests), threads: 0 };
         Self(Arc::new(Shared { state: Mutex::new(state), granted: Condvar::new() }))
     }
 
@@ -121,22 +102,22 @@ impl Window {
 
     /// The most bytes in flight.
     pub fn capacity(&self) -> u64 {
-        self.lock().capacity
+        self.lock().ledger.capacity()
     }
 
     /// The most requests in flight.
     pub fn max_requests(&self) -> usize {
-        self.lock().max_requests
+        self.lock().ledger.max_requests()
     }
 
     /// Bytes in flight now.
     pub fn bytes_in_flight(&self) -> u64 {
-        self.lock().bytes
+        self.lock().ledger.bytes()
     }
 
     /// Requests in flight now.
     pub fn requests_in_flight(&self) -> usize {
-        self.lock().requests
+        self.lock().ledger.requests()
     }
 
     /// Waits for room for a request of `bytes` bytes.
@@ -172,28 +153,20 @@ impl Window {
     /// A permit if there is room now and nobody waits.
     pub fn try_acquire(&self, bytes: u64) -> Option<Permit> {
         let mut state = self.lock();
-        let bytes = bytes.min(state.capacity);
-        if planted("a window looks, then takes") && state.fits(bytes) {
+        if planted("a window looks, then takes") && state.ledger.fits(bytes.min(state.ledger.capacity())) {
             drop(state);
             state = self.lock();
-            state.requests += 1;
-            state.bytes += bytes;
-            return Some(Permit { window: self.clone(), bytes });
+            let bytes = bytes.min(state.ledger.capacity());
+            return Some(Permit { window: self.clone(), bytes: state.ledger.put(bytes) });
         }
-        (state.nobody_waits() && state.take(bytes)).then(|| Permit { window: self.clone(), bytes })
+        let share = state.ledger.take(bytes);
+        drop(state);
+        share.map(|bytes| Permit { window: self.clone(), bytes })
     }
 
     /// Waits for room for a request of `bytes` bytes, as a future. Its place in the line is that of its first poll.
     pub fn acquire_async(&self, bytes: u64) -> Acquire {
-        Acquire { window: self.clone(), bytes, waiter: None }
-    }
-
-    /// Wakes every task that waits, for it to look at something else than the window.
-    pub(crate) fn wake_waiters(&self) {
-        let mut state = self.lock();
-        let wakers = state.waiters.iter_mut().filter_map(|waiter| waiter.waker.take()).collect::<Vec<_>>();
-        drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        Acquire { window: self.clone(), bytes, place: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -203,51 +176,12 @@ impl Window {
     /// Grants what fits now and wakes whom it concerns, once the lock is free.
     fn grant(&self, mut state: MutexGuard<'_, State>) {
         let mut wakers = Vec::new();
-        let mut granted = false;
-        for index in 0..state.waiters.len() {
-            if state.waiters[index].granted {
-                continue;
-            }
-            let bytes = state.waiters[index].bytes;
-            if !state.take(bytes) {
-                break;
-            }
-            state.waiters[index].granted = true;
-            granted = true;
-            wakers.extend(state.waiters[index].waker.take());
-        }
-        let threads = granted && state.threads > 0;
+        let threads = state.ledger.grant(&mut wakers) && state.threads > 0;
         drop(state);
         if threads {
             self.0.granted.notify_all();
         }
         wakers.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl State {
-    /// Whether nobody waits for room. Who was granted it and has not seen that yet does not.
-    fn nobody_waits(&self) -> bool {
-        self.waiters.back().is_none_or(|last| last.granted)
-    }
-
-    /// Takes a share if there is room for it.
-    fn take(&mut self, bytes: u64) -> bool {
-        let fits = self.fits(bytes);
-        if fits {
-            self.requests += 1;
-            self.bytes += bytes;
-        }
-        fits
-    }
-
-    fn fits(&self, bytes: u64) -> bool {
-        self.requests < self.max_requests && bytes <= self.capacity - self.bytes
-    }
-
-    fn give_back(&mut self, bytes: u64) {
-        self.requests -= 1;
-        self.bytes -= bytes;
     }
 }
 
@@ -263,30 +197,9 @@ impl Acquire {
         permit.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Joins the line, or looks whether its turn has come. Takes the waker, and leaves what is to be dropped in its place.
     fn advance(&mut self, state: &mut State, waker: &mut Option<Waker>) -> Option<Permit> {
-        let bytes = self.bytes.min(state.capacity);
-        let Some(id) = self.waiter else {
-            if state.nobody_waits() && state.take(bytes) {
-                return Some(Permit { window: self.window.clone(), bytes });
-            }
-            let id = state.next_id;
-            state.next_id += 1;
-            state.waiters.push_back(Waiter { id, bytes, granted: false, waker: waker.take() });
-            self.waiter = Some(id);
-            return None;
-        };
-        let index = state.waiters.iter().position(|waiter| waiter.id == id)?;
-        if state.waiters[index].granted {
-            state.waiters.remove(index);
-            self.waiter = None;
-            return Some(Permit { window: self.window.clone(), bytes });
-        }
-        // The latest waker counts: the task may have moved since.
-        if !planted("the first waker is kept") {
-            std::mem::swap(&mut state.waiters[index].waker, waker);
-        }
-        None
+        let bytes = state.ledger.advance(self.bytes, &mut self.place, waker)?;
+        Some(Permit { window: self.window.clone(), bytes })
     }
 }
 
@@ -300,20 +213,15 @@ impl Future for Acquire {
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        let Some(id) = self.waiter else { return };
+        let Some(place) = self.place.take() else { return };
         let mut state = self.window.lock();
-        let index = state.waiters.iter().position(|waiter| waiter.id == id);
-        // Its waker is dropped when the lock is free.
-        let waiter = index.and_then(|index| state.waiters.remove(index));
-        if let Some(Waiter { granted: true, bytes, .. }) = waiter {
-            state.give_back(bytes);
-        }
+        // Dropped when the lock is free.
+        let waker = state.ledger.leave(place);
         if planted("who cancels wakes nobody") {
             return;
         }
-        // Whoever is first now may fit where the one that left did not.
         self.window.grant(state);
-        drop(waiter);
+        drop(waker);
     }
 }
 
@@ -327,7 +235,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.window.lock();
-        state.give_back(self.bytes);
+        state.ledger.give_back(self.bytes);
         self.window.grant(state);
     }
 }
@@ -336,9 +244,12 @@ impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.lock();
         f.debug_struct("Window")
-            .field("bytes", &format_args!("{} of {}", state.bytes, state.capacity))
-            .field("requests", &format_args!("{} of {}", state.requests, state.max_requests))
-            .field("waiting", &state.waiters.len())
+            .field("bytes", &format_args!("{} of {}", state.ledger.bytes(), state.ledger.capacity()))
+            .field(
+                "requests",
+                &format_args!("{} of {}", state.ledger.requests(), state.ledger.max_requests()),
+            )
+            .field("waiting", &state.ledger.waiting())
             .finish()
     }
 }
@@ -353,7 +264,7 @@ impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
             .field("bytes", &self.bytes)
-            .field("waiting", &self.waiter.is_some())
+            .field("waiting", &self.place.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -37,10 +37,10 @@ models! {
     queue::poison_races_with_a_push: None, sees ["failed", "refused"], catches ["poison leaves the waiting"];
     queue::shut_down_races_with_a_turn: Three, sees [], catches ["a dead queue is handed over"];
     queue::a_turn_is_handed_over: Three, sees [], catches ["who was handed a turn leaves"];
-    queue::pushers_relieve_each_other: Three, sees [], catches ["who was handed a turn leaves"];
+    queue::pushers_relieve_each_other: None, sees [], catches ["who was handed a turn leaves"];
     queue::a_relief_races_with_the_end: None, sees [], catches ["the end keeps its relief waiting"];
-    queue::a_push_waits_for_room: Three, sees [], catches ["a nudge does not lock"];
-    queue::a_push_is_cancelled_while_it_gets_room: Three, sees ["cancelled"], catches ["who cancels wakes nobody"];
+    queue::a_push_waits_for_room: None, sees [], catches ["room is given back quietly"];
+    queue::a_push_is_cancelled_while_it_gets_room: None, sees ["cancelled"], catches ["who cancels wakes nobody"];
     queue::close_refuses_whoever_waits_for_room: None, sees [], catches ["close refuses no task"];
     queue::control_against_bulk: None, sees ["before", "between", "after"], catches ["a message goes inside another"];
     queue::a_task_is_told_of_a_block: Three, sees [], catches ["a task is not told of a block"];

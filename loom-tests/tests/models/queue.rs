@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use loom::thread;
-use segchain::queue::{Flushed, QueueOptions, SendQueue, Ticket, Work};
+use segchain::queue::{Flushed, QueueOptions, Revocation, SendQueue, Ticket, Work};
 use segchain::send::{SendError, SendErrorKind};
 use segchain::transport::{Interest, Wait};
 use segchain_loom_tests::{Flag, Message, Record, Records, Seen, Wire, block_on, poll_with};
@@ -226,9 +226,13 @@ pub(crate) fn close_races_with_a_push(seen: &Seen) {
     }
 }
 
-/// The runner of a closed queue ends, though another flusher was the last one.
+/// Somebody else sends the rest of a revoked message, of which no ticket tells: whoever runs the closed queue ends.
 pub(crate) fn a_closed_queue_ends_who_runs_it(_: &Seen) {
-    let queue = left_to_others(Wire::new());
+    let queue = left_to_others(Wire::new().full_after(3));
+    let ticket = push(&queue, Message(1, 1));
+    assert!(matches!(queue.flush(), Ok(Flushed::Blocked(_))));
+    assert!(matches!(ticket.revoke(), Revocation::Aborted));
+    queue.transport().open();
     let runner = thread::spawn({
         let queue = queue.clone();
         move || assert_eq!(queue.run(), Ok(()))
@@ -240,6 +244,7 @@ pub(crate) fn a_closed_queue_ends_who_runs_it(_: &Seen) {
     queue.close();
     runner.join().expect("a runner");
     let _ = flusher.join().expect("a flusher").expect("a live stream");
+    assert_eq!(queue.transport().records(), [Record::Aborted(Message(1, 1))]);
 }
 
 /// The connection is reset: every ticket fails, with the bytes of its own message that had left.
