@@ -1,290 +1,148 @@
-//! A second decoder of version 2, slow and obvious, against the real one: random streams, valid, mutated and truncated.
+//! The second decoder of version 2 against the real one: a million random streams, valid, mutated and truncated.
 //!
-//! It has all bytes at once, copies as it likes, and digests byte by byte. Both have to see the same frames, and the same end.
+//! Both have to see the same frames, and the same end.
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 
 use common::SeenData;
 use common::v2::{Seen, control_wire, controls, options, seen, wire};
-use segchain::recv::{Received, Receiver, RecvErrorKind};
+use segchain::recv::{Received, Receiver, RecvError, RecvErrorKind};
 use segchain::slab::SlabPool;
 use segchain_ceph::osd::{OP, OP_REPLY};
 use segchain_ceph::v2::{Codec, Control, Deframer, Framer, Ident, Options};
 use segchain_ceph::{EntityAddr, Header, Message};
 use segchain_testkit::conformance::TargetTable;
-use segchain_testkit::naive::{Random, crc, seed};
+use segchain_testkit::naive::{Random, seed};
+use segchain_testkit::oracle::msgr2::{self, Frame, Settings};
+use segchain_testkit::oracle::{self, CUT, EOF, End, Payload, crc32c, le};
 use segchain_testkit::scripted::{RecvStep, ScriptedRecv};
 
-const TIME: Duration = Duration::from_secs(20);
+const STREAMS: u64 = 1_000_000;
 /// Of segments but the first.
 const LIMIT: u32 = 1 << 16;
 const CONTROL_LIMIT: u32 = 4000;
 /// Tids that somebody waits for, and the memory there.
-const TARGETS: [(u64, usize); 3] = [(0, 0), (1, 20), (2, 5000)];
+const TARGETS: [(u64, usize); 3] = [(0, 0), (1, 20), (2, 400)];
 
-/// Byte by byte, from what each byte gives bit by bit.
-fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
-    static TABLE: LazyLock<[u32; 256]> =
-        LazyLock::new(|| std::array::from_fn(|byte| crc(0x82f6_3b78, 0, &[byte as u8])));
-    let table = &*TABLE;
-    bytes.iter().fold(seed, |crc, byte| crc >> 8 ^ table[usize::from(crc as u8 ^ byte)])
-}
-
-/// What both decoders are compared by.
-#[derive(Clone, Debug, PartialEq)]
-enum Plain {
-    /// Sequence number, acknowledgement, tid, type, priority, version, compat, data_off, reserved; front, middle, data.
-    Message([u64; 9], Vec<u8>, Vec<u8>, SeenData),
-    /// Tag and fields.
-    Control(u8, Vec<u64>),
-    Aborted(u8, Option<u64>),
-}
-
-/// How a stream ends: "eof", "cut", or the name of an error.
-type End = String;
-
-// ---- the slow decoder
-
-struct Slow<'a> {
-    bytes: &'a [u8],
-    rev1: bool,
-    last_seq: u64,
-    targets: BTreeMap<u64, Vec<u8>>,
-    frames: Vec<Plain>,
-}
-
-fn le(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-}
-
-impl<'a> Slow<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], End> {
-        if self.bytes.len() < len {
-            return Err("cut".into());
-        }
-        let (taken, rest) = self.bytes.split_at(len);
-        self.bytes = rest;
-        Ok(taken)
-    }
-
-    fn run(mut self) -> (Vec<Plain>, End, BTreeMap<u64, Vec<u8>>) {
-        let end = loop {
-            if self.bytes.is_empty() {
-                break "eof".into();
-            }
-            if let Err(end) = self.frame() {
-                break end;
-            }
-        };
-        (self.frames, end, self.targets)
-    }
-
-    fn frame(&mut self) -> Result<(), End> {
-        let preamble = self.take(32)?;
-        if le(&preamble[28..]) != u64::from(crc32c(0, &preamble[..28])) {
-            return Err("Crc Preamble".into());
-        }
-        let (tag, count) = (preamble[0], usize::from(preamble[1]));
-        if tag == 0 || tag > 20 {
-            return Err("Tag".into());
-        }
-        if preamble[26] & 1 == 1 {
-            return Err("Compressed".into());
-        }
-        let is_message = tag == 17;
-        if !(1..=4).contains(&count) || (count > 1 && !is_message) {
-            return Err("Segments".into());
-        }
-        let lens: Vec<usize> = (0..count).map(|i| le(&preamble[2 + 6 * i..6 + 6 * i]) as usize).collect();
-        let names = [if is_message { "Header" } else { "Control" }, "Front", "Middle", "Data"];
-        for (len, name) in lens.iter().zip(names) {
-            let first = name == "Header" || name == "Control";
-            if *len > if first { CONTROL_LIMIT } else { LIMIT } as usize {
-                return Err(format!("TooLong {name}"));
-            }
-        }
-        if count > 1 && lens[count - 1] == 0 {
-            return Err("LastEmpty".into());
-        }
-        if is_message && lens[0] < 41 {
-            return Err("HeaderTooShort".into());
-        }
-
-        let mut segments = vec![self.take(lens[0])?];
-        if self.rev1 && lens[0] > 0 && le(self.take(4)?) != u64::from(crc32c(!0, segments[0])) {
-            return Err(format!("Crc {}", names[0]));
-        }
-        for len in &lens[1..] {
-            segments.push(self.take(*len)?);
-        }
-        let mut status = if self.rev1 { 0xe } else { 0 };
-        if !self.rev1 || count > 1 {
-            let epilogue = self.take(if self.rev1 { 13 } else { 17 })?;
-            status = epilogue[0];
-            let first = usize::from(self.rev1);
-            for index in first..count {
-                let at = 1 + 4 * (index - first);
-                if le(&epilogue[at..at + 4]) != u64::from(crc32c(!0, segments[index])) {
-                    return Err(format!("Crc {}", names[index]));
-                }
-            }
-        }
-        let aborted = match (self.rev1, status & 15) {
-            (true, 0xe) => false,
-            (true, 1) => true,
-            (true, _) => return Err("LateStatus".into()),
-            (false, status) => status & 1 == 1,
-        };
-        self.whole(tag, &segments, aborted)
-    }
-
-    fn whole(&mut self, tag: u8, segments: &[&[u8]], aborted: bool) -> Result<(), End> {
-        if tag != 17 {
-            let plain = if aborted {
-                Plain::Aborted(tag, None)
-            } else {
-                Plain::Control(tag, fields(tag, segments[0])?)
-            };
-            self.frames.push(plain);
-            return Ok(());
-        }
-        let h = segments[0];
-        let (seq, tid, kind) = (le(&h[..8]), le(&h[8..16]), le(&h[16..18]));
-        let part = |index: usize| segments.get(index).copied().unwrap_or_default();
-        let data = part(3);
-        let seen =
-            match self.targets.get_mut(&tid).filter(|_| kind == u64::from(OP_REPLY) && seq > self.last_seq) {
-                _ if data.is_empty() => SeenData::Bytes(vec![]),
-                Some(memory) if memory.len() >= data.len() => {
-                    memory[..data.len()].copy_from_slice(data);
-                    SeenData::Target { len: data.len() as u64, whole: true }
-                }
-                Some(_) => SeenData::Discarded { len: data.len() as u64 },
-                None => SeenData::Bytes(data.to_vec()),
-            };
-        if aborted {
-            self.frames.push(Plain::Aborted(17, Some(tid)));
-        } else if seq > self.last_seq {
-            self.last_seq = seq;
-            let at = |from, to| le(&h[from..to]);
-            let header =
-                [seq, at(28, 36), tid, kind, at(18, 20), at(20, 22), at(37, 39), at(26, 28), at(39, 41)];
-            self.frames.push(Plain::Message(header, part(1).to_vec(), part(2).to_vec(), seen));
-        }
-        Ok(())
+#[test]
+fn both_decoders_see_the_same_in_a_million_random_streams() {
+    let ends = oracle::run(seed("v2_oracle"), STREAMS, || {
+        let (pool, script) = (SlabPool::default(), ScriptedRecv::new(&[], []));
+        move |number| compare(number, &pool, &script)
+    });
+    println!("{STREAMS} streams: {ends:?}");
+    for (end, at_least) in [
+        (EOF, STREAMS / 4),
+        (CUT, STREAMS / 10),
+        ("Crc Preamble", 1000),
+        ("Crc Control", 1000),
+        ("Crc Header", 1000),
+        ("Crc Front", 1000),
+        ("Crc Middle", 1000),
+        ("Crc Data", 1000),
+        ("Tag", 100),
+        ("Segments", 100),
+        ("LastEmpty", 100),
+        ("HeaderTooShort", 100),
+        ("LateStatus", 1000),
+        ("Compressed", 100),
+        ("Short", 1000),
+        ("Value", 100),
+        ("TooLong Header", 100),
+        ("TooLong Control", 100),
+        ("TooLong Front", 100),
+        ("TooLong Middle", 100),
+        ("TooLong Data", 100),
+    ] {
+        let got = ends.get(end).copied().unwrap_or(0);
+        assert!(got >= at_least, "{got} streams ended with {end}");
     }
 }
 
-/// The fields of a control frame: 1, 4 and 8 are numbers of so many bytes, l a list of u32, s a string, a an address, v a list of
-/// addresses, h 32 bytes.
-fn schema(tag: u8) -> &'static str {
-    match tag {
-        1 => "1a",
-        2 => "4ls",
-        3 => "44ll",
-        4 | 5 => "s",
-        6 => "84s",
-        7 => "h",
-        8 => "va888888",
-        9 => "v888888",
-        11 => "v88888",
-        12 => "1",
-        16 => "",
-        18 | 19 => "44",
-        _ => "8",
+/// One stream: how it ended.
+fn compare(number: u64, pool: &SlabPool, script: &ScriptedRecv) -> End {
+    let rev1 = number.is_multiple_of(2);
+    let mut streams = Streams { random: Random::new(number), rev1, seq: 0 };
+    let mut stream = streams.stream();
+    oracle::damage(&mut streams.random, &mut stream);
+    let cuts = oracle::cuts(&mut streams.random, stream.len());
+    let targets = TARGETS.iter().map(|(tid, len)| (*tid, vec![0; *len])).collect();
+    let expected = msgr2::decode(&settings(rev1, 0), targets, &stream);
+
+    script.reset(&stream, &[], RecvStep::Eof);
+    script.stop_at(&cuts, streams.one_in(2));
+    let codec = if rev1 { Codec::CrcRev1 } else { Codec::CrcRev0 };
+    let options = options(codec).control_limit(CONTROL_LIMIT).data_limit(LIMIT);
+    let options = options.front_limit(LIMIT).middle_limit(LIMIT);
+    let mut targets = TargetTable::new(&TARGETS);
+    let (frames, end) = real(script, &options, pool, &mut targets);
+    let case = || format!("SEGCHAIN_SEED={number} (the first stream), cut at {cuts:?}");
+    assert_eq!(frames, expected.frames, "{}", case());
+    assert_eq!(end, expected.end, "{}", case());
+    if end == EOF {
+        for (tid, memory) in &expected.targets {
+            assert_eq!(targets.get(*tid), Some(&memory[..]), "{}: target {tid}", case());
+        }
+    }
+    end
+}
+
+fn settings(rev1: bool, last_seq: u64) -> Settings {
+    Settings { rev1, last_seq, first_limit: CONTROL_LIMIT as usize, limit: LIMIT as usize }
+}
+
+fn real(
+    script: &ScriptedRecv,
+    options: &Options,
+    pool: &SlabPool,
+    targets: &mut TargetTable,
+) -> (Vec<Frame>, End) {
+    let limits = segchain::recv::RecvOptions::new().contiguous(LIMIT.into()).read_ahead(4096);
+    let mut receiver = Receiver::with_options(script, Deframer::new(options), limits, pool.clone());
+    let mut frames = Vec::new();
+    loop {
+        let received = receiver.receive(targets, |frame| {
+            frames.push(plain(seen(frame)));
+            ControlFlow::Continue(())
+        });
+        match received.map_err(RecvError::into_kind) {
+            Ok(Received::Blocked) => {}
+            Ok(Received::Eof) => return (frames, EOF.into()),
+            Err(RecvErrorKind::UnexpectedEof { .. }) => return (frames, CUT.into()),
+            Err(RecvErrorKind::Frame(error)) => return (frames, oracle::name(&error)),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
-fn fields(tag: u8, segment: &[u8]) -> Result<Vec<u64>, End> {
-    fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], End> {
-        let (taken, after) = rest.split_at_checked(len).ok_or("Short")?;
-        *rest = after;
-        Ok(taken)
-    }
-    fn string<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], End> {
-        let len = le(take(rest, 4)?) as usize;
-        take(rest, len)
-    }
-    fn address(rest: &mut &[u8], out: &mut Vec<u64>) -> Result<(), End> {
-        if take(rest, 1)?[0] != 1 {
-            return Err("Value".into());
-        }
-        take(rest, 2)?;
-        let mut body = string(rest)?;
-        let kind = le(take(&mut body, 4)?);
-        if kind > 3 {
-            return Err("Value".into());
-        }
-        out.extend([kind, le(take(&mut body, 4)?)]);
-        let mut socket = string(&mut body)?;
-        if socket.is_empty() {
-            return Ok(());
-        }
-        let (family, port) = (le(take(&mut socket, 2)?), take(&mut socket, 2)?);
-        let port = u64::from(port[0]) << 8 | u64::from(port[1]);
-        match family {
-            0 => {}
-            2 => out.extend([port, le(take(&mut socket, 4)?)]),
-            10 => out.extend([
-                port,
-                le(take(&mut socket, 4)?),
-                le(take(&mut socket, 8)?),
-                le(take(&mut socket, 8)?),
-                le(take(&mut socket, 4)?),
-            ]),
-            _ => return Err("Value".into()),
-        }
-        Ok(())
-    }
-    let mut rest = segment;
-    let mut out = Vec::new();
-    for (index, field) in schema(tag).chars().enumerate() {
-        match field {
-            '1' | '4' | '8' => out.push(le(take(&mut rest, field as usize - '0' as usize)?)),
-            'h' => out.extend(take(&mut rest, 32)?.iter().map(|byte| u64::from(*byte))),
-            's' => out.extend(string(&mut rest)?.iter().map(|byte| u64::from(*byte))),
-            'l' => {
-                for _ in 0..le(take(&mut rest, 4)?) {
-                    out.push(le(take(&mut rest, 4)?));
-                }
-            }
-            'a' => address(&mut rest, &mut out)?,
-            _ => {
-                if take(&mut rest, 1)?[0] != 2 {
-                    return Err("Value".into());
-                }
-                for _ in 0..le(take(&mut rest, 4)?) {
-                    address(&mut rest, &mut out)?;
-                }
-            }
-        }
-        if (tag, index) == (12, 0) {
-            out[0] = u64::from(out[0] != 0);
-        }
-    }
-    Ok(out)
-}
+// ---- what the real one says, in the oracle's words
 
-// ---- what the real one says, in the same words
-
-fn plain(seen: Seen) -> Plain {
+fn plain(seen: Seen) -> Frame {
     match seen {
         Seen::Message { seq, acked, header, front, middle, data } => {
-            let Header { tid, kind, priority, version, compat_version, data_off, reserved, .. } = header;
-            let rest = [kind, priority, version, compat_version, data_off, reserved].map(u64::from);
-            let [kind, priority, version, compat, data_off, reserved] = rest;
-            let header = [seq, acked, tid, kind, priority, version, compat, data_off, reserved];
-            Plain::Message(header, front.to_vec(), middle.to_vec(), data)
+            message(seq, acked, &header, front.to_vec(), middle.to_vec(), data)
         }
-        Seen::Control(control) => Plain::Control(control.tag(), numbers(&control)),
-        Seen::Aborted { tag, tid } => Plain::Aborted(tag, tid),
+        Seen::Control(control) => Frame::Control(control.tag(), numbers(&control)),
+        Seen::Aborted { tag, tid } => Frame::Aborted(tag, tid),
     }
+}
+
+fn message(seq: u64, acked: u64, header: &Header, front: Vec<u8>, middle: Vec<u8>, data: SeenData) -> Frame {
+    let Header { tid, kind, priority, version, compat_version, data_off, reserved, .. } = *header;
+    let rest = [kind, priority, version, compat_version, data_off, reserved].map(u64::from);
+    let [kind, priority, version, compat, data_off, reserved] = rest;
+    let header = [seq, acked, tid, kind, priority, version, compat, data_off, reserved];
+    let data = match data {
+        SeenData::Bytes(bytes) => Payload::Bytes(bytes),
+        SeenData::Target { len, whole: true } => Payload::Target(len),
+        SeenData::Discarded { len } => Payload::Discarded(len),
+        SeenData::Target { .. } => panic!("nobody takes a target back"),
+    };
+    Frame::Message { header, front, middle, data }
 }
 
 fn numbers(control: &Control) -> Vec<u64> {
@@ -357,15 +215,16 @@ fn numbers(control: &Control) -> Vec<u64> {
     }
 }
 
-/// The name of an error, with the part that it is about.
-fn name(error: &impl Debug) -> String {
-    let text = format!("{error:?}");
-    let (name, rest) = text.split_once(' ').unwrap_or((&text, ""));
-    let field = rest.strip_prefix("{ field: ").and_then(|rest| rest.split(',').next());
-    field.map_or(name.into(), |field| format!("{name} {field}"))
-}
-
 // ---- streams
+
+/// The segment of a control frame of each tag.
+static CONTROLS: LazyLock<HashMap<u8, Vec<u8>>> = LazyLock::new(|| {
+    let segment = |control: Control| {
+        let (tag, whole) = (control.tag(), control_wire(Codec::CrcRev0, control));
+        (tag, whole[32..whole.len() - 17].to_vec())
+    };
+    controls().into_iter().map(segment).collect()
+});
 
 struct Streams {
     random: Random,
@@ -376,6 +235,11 @@ struct Streams {
 impl Streams {
     fn one_in(&mut self, n: usize) -> bool {
         self.random.below(n) == 0
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let words = (0..len.div_ceil(8)).flat_map(|_| self.random.number().to_le_bytes());
+        words.take(len).collect()
     }
 
     fn length(&mut self) -> usize {
@@ -394,20 +258,18 @@ impl Streams {
             let mut header = self.seq.to_le_bytes().to_vec();
             header.extend((self.random.below(4) as u64).to_le_bytes());
             header.extend(if self.one_in(2) { OP } else { OP_REPLY }.to_le_bytes());
-            header.extend(self.random.bytes(23));
+            header.extend(self.bytes(23));
             let mut all = vec![header];
             for _ in 0..3 {
                 let len = self.length();
-                all.push(self.random.bytes(len));
+                all.push(self.bytes(len));
             }
             while all.len() > 1 && all.last().is_some_and(Vec::is_empty) {
                 all.pop();
             }
             all
         } else {
-            let control = controls().into_iter().find(|control| control.tag() == tag);
-            let whole = control_wire(Codec::CrcRev0, control.unwrap());
-            vec![whole[32..whole.len() - 17].to_vec()]
+            vec![CONTROLS[&tag].clone()]
         };
         // Wrong in itself, with right checksums.
         if self.one_in(8) {
@@ -469,104 +331,7 @@ impl Streams {
     }
 
     fn stream(&mut self) -> Vec<u8> {
-        self.seq = 0;
-        let mut stream: Vec<u8> = (0..=self.random.below(4)).flat_map(|_| self.frame()).collect();
-        if self.one_in(3) {
-            for _ in 0..=self.random.below(3) {
-                let at = self.random.below(stream.len());
-                stream[at] ^= 1 << self.random.below(8);
-            }
-        }
-        if self.one_in(3) {
-            stream.truncate(self.random.below(stream.len() + 1));
-        }
-        stream
-    }
-
-    fn cuts(&mut self, len: usize) -> Vec<usize> {
-        let mut cuts: Vec<usize> =
-            (0..self.random.below(6)).map(|_| 1 + self.random.below(len.max(1))).collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-        cuts
-    }
-}
-
-fn real(
-    script: &ScriptedRecv,
-    options: &Options,
-    pool: &SlabPool,
-    targets: &mut TargetTable,
-) -> (Vec<Plain>, End) {
-    let limits = segchain::recv::RecvOptions::new().contiguous(LIMIT.into()).read_ahead(4096);
-    let mut receiver = Receiver::with_options(script, Deframer::new(options), limits, pool.clone());
-    let mut frames = Vec::new();
-    loop {
-        let received = receiver.receive(targets, |frame| {
-            frames.push(plain(seen(frame)));
-            ControlFlow::Continue(())
-        });
-        match received.map_err(segchain::recv::RecvError::into_kind) {
-            Ok(Received::Blocked) => {}
-            Ok(Received::Eof) => return (frames, "eof".into()),
-            Err(RecvErrorKind::UnexpectedEof { .. }) => return (frames, "cut".into()),
-            Err(RecvErrorKind::Frame(error)) => return (frames, name(&error)),
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-#[test]
-fn both_decoders_see_the_same_in_random_streams() {
-    let seed = seed("v2_oracle");
-    let start = Instant::now();
-    let pool = SlabPool::default();
-    let script = ScriptedRecv::new(&[], []);
-    let (mut count, mut frames) = (0u64, 0);
-    let mut ends: BTreeMap<End, u64> = BTreeMap::new();
-    while start.elapsed() < TIME && count < 1_000_000 {
-        for rev1 in [true, false] {
-            let random = Random::new(seed.wrapping_add(count));
-            count += 1;
-            let mut streams = Streams { random, rev1, seq: 0 };
-            let stream = streams.stream();
-            let cuts = streams.cuts(stream.len());
-            let targets = TARGETS.iter().map(|(tid, len)| (*tid, vec![0; *len])).collect();
-            let slow = Slow { bytes: &stream, rev1, last_seq: 0, targets, frames: Vec::new() };
-            let (expected, end, expected_targets) = slow.run();
-
-            script.reset(&stream, &[], RecvStep::Eof);
-            script.stop_at(&cuts, streams.one_in(2));
-            let options = options(if rev1 { Codec::CrcRev1 } else { Codec::CrcRev0 });
-            let options = options.control_limit(CONTROL_LIMIT).front_limit(LIMIT).middle_limit(LIMIT);
-            let options = options.data_limit(LIMIT);
-            let mut targets = TargetTable::new(&TARGETS);
-            let got = real(&script, &options, &pool, &mut targets);
-            let case = format!(
-                "SEGCHAIN_SEED={} rev1={rev1} cuts={cuts:?}",
-                seed.wrapping_add(count - if rev1 { 1 } else { 2 })
-            );
-            assert_eq!(got.0, expected, "{case}");
-            assert_eq!(got.1, end, "{case}");
-            if end == "eof" {
-                for (tid, memory) in expected_targets {
-                    assert_eq!(targets.get(tid), Some(&memory[..]), "{case}: target {tid}");
-                }
-            }
-            frames += expected.len();
-            *ends.entry(end).or_default() += 1;
-        }
-    }
-    println!("{count} streams, {frames} frames: {ends:?}");
-    for end in
-        ["eof", "cut", "Crc Preamble", "Crc Control", "Crc Header", "Crc Front", "Crc Middle", "Crc Data"]
-    {
-        assert!(ends.contains_key(end), "no stream ended with {end}");
-    }
-    for end in
-        ["Tag", "Segments", "LastEmpty", "HeaderTooShort", "LateStatus", "Compressed", "Short", "Value"]
-    {
-        assert!(ends.contains_key(end), "no stream ended with {end}");
+        (0..=self.random.below(4)).flat_map(|_| self.frame()).collect()
     }
 }
 
@@ -592,21 +357,12 @@ fn the_framer_writes_what_the_slow_way_writes() {
             message.middle = middle.clone().into();
             let got = wire(&mut framer, message);
 
-            let slow =
-                Slow { bytes: &got, rev1, last_seq: seq - 1, targets: BTreeMap::new(), frames: Vec::new() };
-            let (frames, end, _) = slow.run();
-            let [kind, priority, version, compat, data_off, reserved] = [
-                header.kind,
-                header.priority,
-                header.version,
-                header.compat_version,
-                header.data_off,
-                header.reserved,
-            ]
-            .map(u64::from);
-            let header = [seq, acked, header.tid, kind, priority, version, compat, data_off, reserved];
-            assert_eq!(end, "eof");
-            assert_eq!(frames, [Plain::Message(header, front, middle, SeenData::Bytes(data))]);
+            let decoded = msgr2::decode(&settings(rev1, seq - 1), oracle::Targets::new(), &got);
+            assert_eq!(decoded.end, EOF);
+            assert_eq!(
+                decoded.frames,
+                [self::message(seq, acked, &header, front, middle, SeenData::Bytes(data))]
+            );
         }
     }
 }
