@@ -9,6 +9,7 @@
 //! Neither sees a socket. [`Receiver`](crate::recv::Receiver) drives a deframer; [`straight`](crate::straight) lets one
 //! be written as straight-line code instead.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io::IoSliceMut;
 
@@ -173,13 +174,30 @@ impl<F> Step<F> {
     /// assert!(matches!(step, Step::Frame { frame: 7u32, head: 1 }));
     /// ```
     pub fn map<G>(self, frame: impl FnOnce(F) -> G) -> Step<G> {
-        match self {
-            Step::Need(len) => Step::Need(len),
-            Step::Used(used) => Step::Used(used),
+        let Ok(step) = self.try_map(|inner| Ok::<_, Infallible>(frame(inner)));
+        step
+    }
+
+    /// The same step, with what `f` makes of the frame if it has one: for one around another that may refuse it.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    ///
+    /// ```
+    /// use segchain::framer::Step;
+    ///
+    /// let step = Step::Frame { frame: "42", head: 2 }.try_map(str::parse::<u32>)?;
+    /// assert!(matches!(step, Step::Frame { frame: 42, head: 2 }));
+    /// # Ok::<(), std::num::ParseIntError>(())
+    /// ```
+    pub fn try_map<G, E>(self, f: impl FnOnce(F) -> Result<G, E>) -> Result<Step<G>, E> {
+        Ok(match self {
+            Step::Need(bytes) => Step::Need(bytes),
+            Step::Used(head) => Step::Used(head),
             Step::Body { head, req } => Step::Body { head, req },
-            Step::Frame { frame: inner, head } => Step::Frame { frame: frame(inner), head },
+            Step::Frame { frame, head } => Step::Frame { frame: f(frame)?, head },
             Step::Dropped { head } => Step::Dropped { head },
-        }
+        })
     }
 }
 
