@@ -142,13 +142,41 @@ pub mod oncrpc {
     }
 }
 
-/// iSCSI PDUs with header and data digest (RFC 7143).
+/// iSCSI PDUs (RFC 7143), each with the digests that its description names.
 pub mod iscsi {
     use super::Frame;
 
-    frames! { "iscsi", "captured from a session with tgt 1.0.85 (Debian 12)";
-        /// A NOP-Out that carries `ABCDE`.
+    frames! { "iscsi", "captured from a session with tgt 1.0.85, or of libiscsi 1.19.0 with it (Debian 12)";
+        /// A NOP-Out that carries `ABCDE`; both digests.
         NOP_OUT = "nop_out" + fields;
+        /// tgt: the NOP-In that brings `ABCDE` back; both digests.
+        NOP_IN = "nop_in" + fields;
+        /// tgt: the answer to a login request in the security stage; no digests.
+        LOGIN_RESPONSE_SECURITY = "login_response_security" + fields;
+        /// tgt: the answer in the operational stage, which ends the login; no digests.
+        LOGIN_RESPONSE_OPERATIONAL = "login_response_operational" + fields;
+        /// tgt: CHECK CONDITION with sense data, a unit attention; both digests.
+        SCSI_RESPONSE_CHECK_CONDITION = "scsi_response_check_condition" + fields;
+        /// tgt: a write was carried out; both digests.
+        SCSI_RESPONSE_GOOD = "scsi_response_good" + fields;
+        /// tgt: asks for the 512 bytes of a write; header digest.
+        R2T = "r2t" + fields;
+        /// tgt: the 512 bytes of a read, and its status; both digests.
+        DATA_IN = "data_in" + fields;
+        /// tgt: a logical unit was reset; header digest.
+        TASK_RESPONSE = "task_response" + fields;
+        /// tgt: the end of a session; header digest.
+        LOGOUT_RESPONSE = "logout_response" + fields;
+        /// libiscsi: the only login request of a discovery session; no digests.
+        DISCOVERY_LOGIN_REQUEST = "discovery_login_request" + fields;
+        /// libiscsi: SendTargets; no digests.
+        DISCOVERY_TEXT_REQUEST = "discovery_text_request" + fields;
+        /// tgt: the answer to [`DISCOVERY_TEXT_REQUEST`]; no digests.
+        DISCOVERY_TEXT_RESPONSE = "discovery_text_response" + fields;
+        /// libiscsi: INQUIRY; header digest.
+        SCSI_COMMAND_INQUIRY = "scsi_command_inquiry" + fields;
+        /// libiscsi: a logout; header digest.
+        LOGOUT_REQUEST = "logout_request" + fields;
     }
 }
 
