@@ -15,9 +15,7 @@ use segchain::slab::SlabPool;
 use segchain::transport::SocketRef;
 use segchain_iscsi::login::{self, InitiatorOptions, Parameters, Session, TargetOptions, Turn};
 use segchain_iscsi::session::{Event, Initiator, Outcome};
-use segchain_iscsi::{
-    Data, Error, Extent, Header, Incoming, Options, Pdu, PduDeframer, PduFramer, scsi::Command,
-};
+use segchain_iscsi::{Data, Error, Extent, Incoming, Options, Pdu, PduDeframer, PduFramer, scsi::Command};
 use segchain_testkit::scripted::{RecvStep, ScriptedRecv};
 
 pub(crate) const INITIATOR: &str = "iqn.2026-01.invalid.segchain:initiator";
@@ -38,7 +36,8 @@ pub(crate) enum SeenData {
 }
 
 pub(crate) fn seen(pdu: Incoming) -> Seen {
-    Seen { bhs: pdu.bhs, ahs: pdu.ahs.to_vec(), data: seen_data(&pdu.data) }
+    let Incoming { bhs, ahs, data, .. } = pdu;
+    Seen { bhs, ahs: ahs.to_vec(), data: seen_data(&data) }
 }
 
 pub(crate) fn seen_data(data: &Data) -> SeenData {
@@ -252,10 +251,6 @@ impl Client {
             other => panic!("{other:?}"),
         }
     }
-}
-
-pub(crate) fn header(pdu: &Pdu<Extent>) -> Header {
-    pdu.header
 }
 
 /// Bytes that are nowhere the same.
