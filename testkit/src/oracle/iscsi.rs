@@ -41,9 +41,12 @@ pub struct Settings {
     pub data_limit: usize,
 }
 
+const DATA_OUT: u8 = 0x05;
 const DATA_IN: u8 = 0x25;
 
-/// Decodes a stream. The data of a Data-In PDU goes to the target of its initiator task tag, at its buffer offset.
+/// Decodes a stream. The data of Data-In and Data-Out goes to the target of the initiator task tag, at the buffer offset.
+///
+/// Nothing in a header is believed before its digest is right, but for how long the header is.
 pub fn decode(settings: &Settings, targets: Targets, bytes: &[u8]) -> Decoded<Pdu> {
     let mut decoder = Decoder { settings: *settings, rest: Rest(bytes), targets };
     let mut frames = Vec::new();
@@ -70,15 +73,15 @@ impl Decoder<'_> {
         let whole = self.rest.0;
         let bhs = *self.rest.take(48)?.first_chunk().expect("48 bytes");
         let ahs_len = 4 * usize::from(bhs[4]);
-        if ahs_len > self.settings.ahs_limit {
-            return Err("TooLong Ahs".into());
-        }
         let ahs = self.rest.take(ahs_len)?.to_vec();
         if self.settings.header_digest {
             let digest = self.rest.take(4)?;
             if le(digest) != u64::from(!crc32c(!0, &whole[..48 + ahs_len])) {
                 return Err("Digest Header".into());
             }
+        }
+        if ahs_len > self.settings.ahs_limit {
+            return Err("TooLong Ahs".into());
         }
         let len = be(&bhs[5..8]) as usize;
         if len > self.settings.data_limit {
@@ -98,7 +101,7 @@ impl Decoder<'_> {
 
     fn place(&mut self, bhs: &[u8; 48], data: &[u8]) -> Payload {
         let (task, at) = (be(&bhs[16..20]), be(&bhs[40..44]) as usize);
-        match self.targets.get_mut(&task).filter(|_| bhs[0] & 0x3f == DATA_IN) {
+        match self.targets.get_mut(&task).filter(|_| [DATA_OUT, DATA_IN].contains(&(bhs[0] & 0x3f))) {
             _ if data.is_empty() => Payload::Bytes(vec![]),
             None => Payload::Bytes(data.to_vec()),
             Some(memory) => match memory.get_mut(at..at + data.len()) {
