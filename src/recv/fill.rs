@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 
 use bytes::Bytes;
 
-use super::{LARGE, RecvErrorKind, Stream};
+use super::{LARGE, RecvErrorKind, Stream, recycle};
 use crate::checksum::Digest;
 use crate::framer::{BodyReq, Filled, Landed, LentSlices, Place, Targets};
 use crate::slab::SlabBuf;
@@ -77,7 +77,7 @@ impl Stream {
             sum.update(bytes);
             self.stats.digested += n as u64;
         }
-        let copied = filling.memory.copy_in(bytes, targets);
+        let copied = filling.memory.copy_in(bytes, targets, &mut self.slices);
         self.stats.copied += copied as u64;
         self.stats.discarded += (n - copied) as u64;
         filling.left -= n as u64;
@@ -149,19 +149,26 @@ impl Memory {
         }
     }
 
-    /// Copies bytes in as if they had been received; returns how many did not go nowhere.
-    fn copy_in(&mut self, mut bytes: &[u8], targets: &mut dyn Targets) -> usize {
+    /// Copies bytes in as if they had been received; returns how many did not go nowhere. `slices` is memory to reuse.
+    fn copy_in(
+        &mut self,
+        mut bytes: &[u8],
+        targets: &mut dyn Targets,
+        slices: &mut Vec<IoSliceMut<'static>>,
+    ) -> usize {
         let all = bytes.len();
         while !bytes.is_empty() {
-            let mut lent = LentSlices { slices: Vec::new(), room: 0, max_slices: MAX_SLICES };
+            let mut lent =
+                LentSlices { slices: recycle(std::mem::take(slices)), room: 0, max_slices: MAX_SLICES };
             let room = self.lend(bytes.len(), targets, &mut lent);
-            if room == 0 {
-                break;
-            }
-            for mut slice in lent.slices {
+            for slice in &mut lent.slices {
                 let (now, later) = bytes.split_at(slice.len());
                 slice.copy_from_slice(now);
                 bytes = later;
+            }
+            *slices = recycle(lent.slices);
+            if room == 0 {
+                break;
             }
             self.landed(room);
         }
