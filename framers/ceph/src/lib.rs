@@ -25,4 +25,4 @@ pub mod v2;
 mod wire;
 
 pub use self::addr::{AddrKind, EntityAddr};
-pub use self::message::{Data, EntityName, Header, Incoming, Message, Stamp};
+pub use self::message::{Data, EntityName, Header, Incoming, Message, Outbound, Stamp};

@@ -101,6 +101,25 @@ impl<D> Message<D> {
     }
 }
 
+/// Either of what a connection sends: for a queue, which has messages of one type. `C` is a version's own `Control`.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Outbound<D, C> {
+    /// A message.
+    Message(Message<D>),
+    /// What travels between messages.
+    Control(C),
+}
+
+impl<D: Payload + Send + 'static, C: Queued> Queued for Outbound<D, C> {
+    fn bytes(&self) -> u64 {
+        match self {
+            Outbound::Message(message) => message.bytes(),
+            Outbound::Control(control) => control.bytes(),
+        }
+    }
+}
+
 /// A message that has arrived whole, its checksums right.
 #[derive(Debug)]
 #[non_exhaustive]

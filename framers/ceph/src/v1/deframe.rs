@@ -10,7 +10,7 @@ use super::{
     COMPLETE, Control, Error, Field, Framer, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE,
     TAG_KEEPALIVE, TAG_KEEPALIVE2, TAG_KEEPALIVE2_ACK, TAG_MSG,
 };
-use crate::inbound::Inbound;
+use crate::inbound::Arrived;
 use crate::numbers::Numbers;
 use crate::wire::{u16_at, u32_at, u64_at};
 use crate::{Data, EntityName, Header, Incoming, Stamp};
@@ -47,7 +47,7 @@ pub enum Frame {
 #[derive(Debug)]
 pub struct Deframer {
     options: Options,
-    inbound: Inbound,
+    arrived: Arrived,
     /// Those of the other half, if it is known.
     numbers: Option<Arc<Numbers>>,
     open: Option<Open>,
@@ -75,9 +75,8 @@ impl Deframer {
 
     /// A deframer that goes on behind message number `last`.
     pub fn resume(options: &Options, last: u64) -> Self {
-        let Options { reply_kind, discard_unexpected, .. } = *options;
-        let inbound = Inbound { reply_kind, discard_unexpected, last_seq: last, duplicates: 0 };
-        Self { options: options.clone(), inbound, numbers: None, open: None }
+        let arrived = Arrived::behind(last);
+        Self { options: options.clone(), arrived, numbers: None, open: None }
     }
 
     /// Goes together with `framer`, the other half of this connection, wherever that is: in a queue, or in another thread.
@@ -97,12 +96,12 @@ impl Deframer {
 
     /// The number of the last message received: what [`Control::Ack`] and a reconnect tell the peer.
     pub fn last_seq(&self) -> u64 {
-        self.inbound.last_seq
+        self.arrived.last_seq
     }
 
     /// How many messages were dropped because they had come before.
     pub fn duplicates(&self) -> u64 {
-        self.inbound.duplicates
+        self.arrived.duplicates
     }
 
     fn control(&self, head: &[u8], tag: u8) -> Result<Step<Frame>, Error> {
@@ -132,7 +131,7 @@ impl Deframer {
             check(Field::Header, 1 + offset as u64, u32_at(wire, offset), crc.value())?;
         }
         let lens = [22, 26, 30].map(|at| u32_at(wire, at));
-        for (index, (len, limit)) in lens.into_iter().zip(self.options.limits).enumerate() {
+        for (index, (len, limit)) in lens.into_iter().zip(self.options.inbound.limits).enumerate() {
             if len > limit {
                 let (field, offset) = (PARTS[index], LENGTHS + 4 * index as u64);
                 return Err(Error::TooLong { field, offset, len: len.into(), limit: limit.into() });
@@ -175,7 +174,7 @@ impl Deframer {
                 check(PARTS[index], start + at as u64, u32_at(wire, at), crcs[index])?;
             }
         }
-        if !self.inbound.take(message.seq) {
+        if !self.arrived.take(message.seq) {
             return Ok(Step::Dropped { head });
         }
         message.signature = (self.options.long_footer && flags & SIGNED != 0).then(|| u64_at(wire, 12));
@@ -212,7 +211,7 @@ impl framer::Deframer for Deframer {
             let place = match PARTS[open.part] {
                 Field::Data => {
                     let offset = open.message.header.data_off.into();
-                    self.inbound.place(&open.message, len, offset, targets)
+                    self.arrived.place(&self.options.inbound, &open.message, len, offset, targets)
                 }
                 _ => Place::Contiguous,
             };

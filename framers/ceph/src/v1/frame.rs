@@ -8,7 +8,7 @@ use segchain::framer;
 use segchain::queue::Queued;
 
 use super::{
-    COMPLETE, Error, FOOTER, Field, HEADER, LENGTHS, NOCRC, Options, SIGNED, TAG_ACK, TAG_CLOSE,
+    COMPLETE, Error, FOOTER, Field, HEADER, LENGTHS, NOCRC, Options, Outbound, SIGNED, TAG_ACK, TAG_CLOSE,
     TAG_KEEPALIVE, TAG_KEEPALIVE2, TAG_KEEPALIVE2_ACK, TAG_MSG,
 };
 use crate::inbound::put_part;
@@ -160,25 +160,6 @@ fn encode(header: &Header, seq: u64) -> [u8; HEADER] {
         &header.reserved.to_le_bytes(),
         &[0; 4],
     ])
-}
-
-/// Either of what a connection sends: for a queue, which has messages of one type.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Outbound<D> {
-    /// A message.
-    Message(Message<D>),
-    /// What travels between messages.
-    Control(Control),
-}
-
-impl<D: Payload + Send + 'static> Queued for Outbound<D> {
-    fn bytes(&self) -> u64 {
-        match self {
-            Outbound::Message(message) => message.bytes(),
-            Outbound::Control(control) => control.bytes(),
-        }
-    }
 }
 
 impl Queued for Control {

@@ -17,11 +17,11 @@ pub mod handshake;
 
 pub use self::deframe::{Deframer, Frame};
 pub use self::error::{Error, Field};
-pub use self::frame::{Control, Framer, Outbound};
+pub use self::frame::{Control, Framer};
 pub use crate::message::Stamp;
 
 use crate::features;
-use crate::osd;
+use crate::inbound::{Inbound, inbound_options};
 
 /// How an open connection is framed, in both directions. The defaults are those of Ceph and of Linux's client.
 // Each of them is a setting by itself; there are no states among them.
@@ -33,9 +33,7 @@ pub struct Options {
     crc_data: bool,
     peer_skips_incomplete: bool,
     skip_incomplete: bool,
-    limits: [u32; 3],
-    reply_kind: Option<u16>,
-    discard_unexpected: bool,
+    inbound: Inbound,
 }
 
 impl Default for Options {
@@ -46,9 +44,7 @@ impl Default for Options {
             crc_data: true,
             peer_skips_incomplete: false,
             skip_incomplete: false,
-            limits: [16 << 20, 16 << 20, 64 << 20],
-            reply_kind: Some(osd::OP_REPLY),
-            discard_unexpected: false,
+            inbound: Inbound::default(),
         }
     }
 }
@@ -100,52 +96,15 @@ impl Options {
         self
     }
 
-    /// The longest front to receive, in bytes; 16 MiB unless set, as in Linux's client (`CEPH_MSG_MAX_FRONT_LEN`).
-    ///
-    /// A front lands in one piece of memory, so the receiver's own limit
-    /// [`contiguous`](segchain::recv::RecvOptions::contiguous), 64 KiB unless set, comes first. A large cluster's osd map is
-    /// longer than that.
-    #[must_use]
-    pub fn front_limit(mut self, bytes: u32) -> Self {
-        self.limits[0] = bytes;
-        self
-    }
-
-    /// The longest middle to receive, in bytes; 16 MiB unless set. As for [`front_limit`](Self::front_limit).
-    #[must_use]
-    pub fn middle_limit(mut self, bytes: u32) -> Self {
-        self.limits[1] = bytes;
-        self
-    }
-
-    /// The longest data to receive, in bytes; 64 MiB unless set, as in Linux's client (`CEPH_MSG_MAX_DATA_LEN`). An osd
-    /// takes writes of up to 90 MiB (`osd_max_write_size`), so a server may want more.
-    #[must_use]
-    pub fn data_limit(mut self, bytes: u32) -> Self {
-        self.limits[2] = bytes;
-        self
-    }
-
-    /// The message type whose tids are looked up in the [`Targets`](segchain::framer::Targets); those of others are the
-    /// peer's own numbering and say nothing. [`osd::OP_REPLY`] unless set.
-    #[must_use]
-    pub fn reply_kind(mut self, kind: Option<u16>) -> Self {
-        self.reply_kind = kind;
-        self
-    }
-
-    /// Discards the data of a reply for whose tid there is no target, such as a READ that was cancelled. Off unless set: it
-    /// lands in slabs. (Where there is a target and it is too small, the data is always discarded.)
-    #[must_use]
-    pub fn discard_unexpected(mut self, yes: bool) -> Self {
-        self.discard_unexpected = yes;
-        self
-    }
-
     fn footer_len(&self) -> usize {
         if self.long_footer { FOOTER } else { FOOTER_OLD }
     }
 }
+
+inbound_options!(Options);
+
+/// Either of what a connection sends: for a queue, which has messages of one type.
+pub type Outbound<D> = crate::Outbound<D, Control>;
 
 /// Tags of an open connection (`CEPH_MSGR_TAG_*`).
 const TAG_CLOSE: u8 = 6;

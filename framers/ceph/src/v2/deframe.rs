@@ -8,7 +8,7 @@ use segchain::framer::{self, BodyReq, Filled, Place, Step, Targets};
 use super::preamble::{Preamble, check, decode_header};
 use super::{Control, Error, Field, Framer, Options, PREAMBLE, SEGMENTS, TAG_MESSAGE};
 use crate::Incoming;
-use crate::inbound::Inbound;
+use crate::inbound::Arrived;
 use crate::numbers::Numbers;
 use crate::wire::u32_at;
 
@@ -58,7 +58,7 @@ pub enum Frame {
 #[derive(Debug)]
 pub struct Deframer {
     options: Options,
-    inbound: Inbound,
+    arrived: Arrived,
     /// Those of the other half, if it is known.
     numbers: Option<Arc<Numbers>>,
     aborted: u64,
@@ -84,9 +84,8 @@ impl Deframer {
 
     /// A deframer that goes on behind message number `last`.
     pub fn resume(options: &Options, last: u64) -> Self {
-        let Options { reply_kind, discard_unexpected, .. } = *options;
-        let inbound = Inbound { reply_kind, discard_unexpected, last_seq: last, duplicates: 0 };
-        Self { options: options.clone(), inbound, numbers: None, aborted: 0, open: None }
+        let arrived = Arrived::behind(last);
+        Self { options: options.clone(), arrived, numbers: None, aborted: 0, open: None }
     }
 
     /// Goes together with `framer`, the other half of this connection, wherever that is: in a queue, or in another thread.
@@ -107,12 +106,12 @@ impl Deframer {
 
     /// The number of the last message received: what [`Control::Ack`] and every message of ours tell the peer.
     pub fn last_seq(&self) -> u64 {
-        self.inbound.last_seq
+        self.arrived.last_seq
     }
 
     /// How many messages were dropped because they had come before.
     pub fn duplicates(&self) -> u64 {
-        self.inbound.duplicates
+        self.arrived.duplicates
     }
 
     /// How many frames their senders gave up.
@@ -168,7 +167,7 @@ impl Deframer {
             return Ok(Step::Frame { frame: Frame::Aborted { tag, tid }, head });
         }
         self.check_ack(message.acked)?;
-        if !self.inbound.take(message.seq) {
+        if !self.arrived.take(message.seq) {
             return Ok(Step::Dropped { head });
         }
         if let Some(numbers) = &self.numbers {
@@ -193,7 +192,7 @@ impl framer::Deframer for Deframer {
         if open.segment < count {
             let len = lens[open.segment].into();
             let place = match open.segment {
-                3 => self.inbound.place(&open.message, len, 0, targets),
+                3 => self.arrived.place(&self.options.inbound, &open.message, len, 0, targets),
                 _ => Place::Contiguous,
             };
             return Ok(Step::Body { head: 0, req: BodyReq::new(len, place).digest(Crc32c::raw(!0)) });

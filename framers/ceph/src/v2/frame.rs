@@ -9,8 +9,8 @@ use segchain::queue::Queued;
 
 use super::preamble::{Preamble, encode_header};
 use super::{
-    ABORTED, COMPLETE, CRC, Codec, Control, Error, FLAG_ABORTED, HEADER, Options, PREAMBLE, SEGMENTS,
-    TAG_MESSAGE,
+    ABORTED, COMPLETE, CRC, Codec, Control, Error, FLAG_ABORTED, HEADER, Options, Outbound, PREAMBLE,
+    SEGMENTS, TAG_MESSAGE,
 };
 use crate::Message;
 use crate::inbound::put_part;
@@ -164,25 +164,6 @@ impl framer::Framer<Control> for Framer {
         Control: 'm,
     {
         assemble(self.codec, message.tag(), &message.encode(), out, |out| [out.here(); SEGMENTS - 1])
-    }
-}
-
-/// Either of what a connection sends: for a queue, which has messages of one type.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Outbound<D> {
-    /// A message.
-    Message(Message<D>),
-    /// What travels between messages.
-    Control(Control),
-}
-
-impl<D: Payload + Send + 'static> Queued for Outbound<D> {
-    fn bytes(&self) -> u64 {
-        match self {
-            Outbound::Message(message) => message.bytes(),
-            Outbound::Control(control) => control.bytes(),
-        }
     }
 }
 

@@ -21,10 +21,10 @@ mod preamble;
 pub use self::control::{Control, Ident};
 pub use self::deframe::{Deframer, Frame};
 pub use self::error::{Error, Field};
-pub use self::frame::{Framer, Outbound};
+pub use self::frame::Framer;
 pub use crate::message::Stamp;
 
-use crate::osd;
+use crate::inbound::{Inbound, inbound_options};
 
 /// What protects the frames of a connection: settled by both banners, and once more by AUTH_DONE.
 ///
@@ -63,20 +63,13 @@ impl Codec {
 #[derive(Clone, Debug)]
 pub struct Options {
     codec: Codec,
-    /// Of control segments, fronts, middles and data.
-    limits: [u32; SEGMENTS],
-    reply_kind: Option<u16>,
-    discard_unexpected: bool,
+    first_limit: u32,
+    inbound: Inbound,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            codec: Codec::default(),
-            limits: [32 << 10, 16 << 20, 16 << 20, 64 << 20],
-            reply_kind: Some(osd::OP_REPLY),
-            discard_unexpected: false,
-        }
+        Self { codec: Codec::default(), first_limit: 32 << 10, inbound: Inbound::default() }
     }
 }
 
@@ -97,52 +90,15 @@ impl Options {
     /// [`read_ahead`](segchain::recv::RecvOptions::read_ahead).
     #[must_use]
     pub fn control_limit(mut self, bytes: u32) -> Self {
-        self.limits[0] = bytes;
-        self
-    }
-
-    /// The longest front to receive, in bytes; 16 MiB unless set, as in Linux's client (`CEPH_MSG_MAX_FRONT_LEN`).
-    ///
-    /// A front lands in one piece of memory, so the receiver's own limit
-    /// [`contiguous`](segchain::recv::RecvOptions::contiguous), 64 KiB unless set, comes first. A large cluster's osd map is
-    /// longer than that.
-    #[must_use]
-    pub fn front_limit(mut self, bytes: u32) -> Self {
-        self.limits[1] = bytes;
-        self
-    }
-
-    /// The longest middle to receive, in bytes; 16 MiB unless set. As for [`front_limit`](Self::front_limit).
-    #[must_use]
-    pub fn middle_limit(mut self, bytes: u32) -> Self {
-        self.limits[2] = bytes;
-        self
-    }
-
-    /// The longest data to receive, in bytes; 64 MiB unless set, as in Linux's client (`CEPH_MSG_MAX_DATA_LEN`). An osd
-    /// takes writes of up to 90 MiB (`osd_max_write_size`), so a server may want more.
-    #[must_use]
-    pub fn data_limit(mut self, bytes: u32) -> Self {
-        self.limits[3] = bytes;
-        self
-    }
-
-    /// The message type whose tids are looked up in the [`Targets`](segchain::framer::Targets); those of others are the
-    /// peer's own numbering and say nothing. [`osd::OP_REPLY`] unless set.
-    #[must_use]
-    pub fn reply_kind(mut self, kind: Option<u16>) -> Self {
-        self.reply_kind = kind;
-        self
-    }
-
-    /// Discards the data of a reply for whose tid there is no target, such as a READ that was cancelled. Off unless set: it
-    /// lands in slabs. (Where there is a target and it is too small, the data is always discarded.)
-    #[must_use]
-    pub fn discard_unexpected(mut self, yes: bool) -> Self {
-        self.discard_unexpected = yes;
+        self.first_limit = bytes;
         self
     }
 }
+
+inbound_options!(Options);
+
+/// Either of what a connection sends: for a queue, which has messages of one type.
+pub type Outbound<D> = crate::Outbound<D, Control>;
 
 /// The tag of a message; [`Control`] has the others.
 const TAG_MESSAGE: u8 = 17;

@@ -62,7 +62,9 @@ impl Preamble {
         let count = usize::from(count);
         let mut lens = [0, 1, 2, 3].map(|index| u32_at(wire, 2 + 6 * index));
         lens[count..].fill(0);
-        for (index, (len, limit)) in lens.into_iter().zip(options.limits).enumerate() {
+        let [front, middle, data] = options.inbound.limits;
+        let limits = [options.first_limit, front, middle, data];
+        for (index, (len, limit)) in lens.into_iter().zip(limits).enumerate() {
             if len > limit {
                 let (field, offset) = (Field::of(tag, index), 2 + 6 * index as u64);
                 return Err(Error::TooLong { field, offset, len: len.into(), limit: limit.into() });
