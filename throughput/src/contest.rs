@@ -160,12 +160,8 @@ impl<'c> Contest<'c> {
             let bar = bench.bar(&self.what, rounds * self.methods.len());
             let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); self.methods.len()];
             let mut random = Random(0x2545_f491_4f6c_dd1d);
-            let mut order: Vec<usize> = (0..self.methods.len()).collect();
             for _ in 0..rounds {
-                for end in (1..order.len()).rev() {
-                    order.swap(end, random.below(end + 1));
-                }
-                for &method in &order {
+                for method in random.shuffled(self.methods.len()) {
                     samples[method].push(self.piece(&partner, method, messages)?);
                     bar.inc(1);
                 }

@@ -20,6 +20,7 @@ pub mod contest;
 pub mod groups;
 pub mod link;
 pub mod machine;
+pub mod netns;
 pub mod ours;
 pub mod pages;
 pub mod partner;

@@ -178,10 +178,7 @@ impl Default for Sum {
 
 /// 0..count shuffled, so that no number follows its predecessor where that can be had.
 fn scattered(count: usize, random: &mut Random) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).collect();
-    for end in (1..count).rev() {
-        order.swap(end, random.below(end + 1));
-    }
+    let mut order = random.shuffled(count);
     for _ in 0..100 {
         let touching: Vec<usize> =
             (0..count).filter(|&at| order[(at + 1) % count] == order[at] + 1).collect();
@@ -209,6 +206,15 @@ impl Random {
 
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
+    }
+
+    /// 0..count in another order.
+    pub(crate) fn shuffled(&mut self, count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        for end in (1..count).rev() {
+            order.swap(end, self.below(end + 1));
+        }
+        order
     }
 }
 

@@ -102,6 +102,15 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ("resumed_per_message", "resumed/message"),
     ("slices_per_call", "slices/call"),
     ("copied_per_message", "copied B/message"),
+    ("packets_per_message", "packets/message"),
+    ("packet_ratio", "packets / baseline"),
+    ("short_per_message", "below MSS"),
+    ("below_256", "to 255 B"),
+    ("below_512", "to 511 B"),
+    ("below_1024", "to 1023 B"),
+    ("below_mss", "to MSS-1"),
+    ("full", "MSS"),
+    ("resent_per_message", "sent again/message"),
 ];
 
 /// One table.
