@@ -18,6 +18,7 @@ use std::thread;
 use crate::naive::{Random, crc};
 
 pub mod iscsi;
+pub mod msgr1;
 pub mod msgr2;
 
 /// How a stream ended: [`EOF`], [`CUT`], or the name of an error and of the part that it is about.
@@ -111,6 +112,25 @@ pub fn name(error: &impl std::fmt::Debug) -> End {
     let (name, rest) = text.split_once(' ').unwrap_or((&text, ""));
     let field = rest.strip_prefix("{ field: ").and_then(|rest| rest.split([',', ' ']).next());
     field.map_or(name.into(), |field| format!("{name} {field}"))
+}
+
+/// How many streams a comparison sees: a million, or `SEGCHAIN_STREAMS`.
+pub fn streams() -> u64 {
+    let given = std::env::var("SEGCHAIN_STREAMS").ok().and_then(|count| count.parse().ok());
+    given.unwrap_or(1_000_000)
+}
+
+/// Fails unless at least one in so many streams ended so: what does not come up is not compared.
+///
+/// # Panics
+/// If there are fewer.
+pub fn assert_seen(ends: &BTreeMap<End, u64>, one_in: &[(&str, u64)]) {
+    let streams: u64 = ends.values().sum();
+    println!("{streams} streams: {ends:?}");
+    for (end, one_in) in one_in {
+        let got = ends.get(*end).copied().unwrap_or(0);
+        assert!(got >= streams / one_in, "{got} of {streams} streams ended with {end}");
+    }
 }
 
 /// Runs `count` cases, numbered from `first`, on all cores; each has a `worker` of its own, which says how a case ended.
