@@ -20,6 +20,7 @@ use crate::naive::{Random, crc};
 pub mod iscsi;
 pub mod msgr1;
 pub mod msgr2;
+pub mod rpc;
 
 /// How a stream ended: [`EOF`], [`CUT`], or the name of an error and of the part that it is about.
 pub type End = String;
