@@ -81,21 +81,30 @@ impl Iscsi {
         vec![self.tgtd.pid()]
     }
 
+    /// Sets a parameter of the target, such as `MaxRecvDataSegmentLength`, for logins to come.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`] if tgtadm refuses.
+    pub fn set(&self, key: &str, value: &str) -> Result<(), Unavailable> {
+        let command = format!("--lld iscsi --op update --mode target --tid 1 -n {key} -v {value}");
+        let result = self.home.run(self.adm.command(&command), STEP);
+        result.map(drop).map_err(|error| self.tgtd.failed(error.to_string()))
+    }
+
     fn configure(&self) -> Result<(), Unavailable> {
         let mut unit =
             self.adm.command(&format!("--lld iscsi --op new --mode logicalunit --tid 1 --lun {LUN} -b"));
         unit.arg(&self.disk);
-        let digest = |key| format!("--lld iscsi --op update --mode target --tid 1 -n {key} -v CRC32C,None");
         for command in [
             self.adm.command(&format!("--lld iscsi --op new --mode target --tid 1 -T {TARGET}")),
             unit,
             self.adm.command("--lld iscsi --op bind --mode target --tid 1 -I ALL"),
-            self.adm.command(&digest("HeaderDigest")),
-            self.adm.command(&digest("DataDigest")),
         ] {
             self.home.run(command, STEP).map_err(|error| self.tgtd.failed(error.to_string()))?;
         }
-        Ok(())
+        self.set("HeaderDigest", "CRC32C,None")?;
+        self.set("DataDigest", "CRC32C,None")
     }
 }
 
