@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use segchain::chain::{ChainBuilder, Outgoing, Payload};
 use segchain::framer::{Deframer, Framer, LentSlices, Targets};
-use segchain::recv::{Received, Receiver, RecvError, RecvOptions};
+use segchain::recv::{Received, Receiver, RecvError, RecvErrorKind, RecvOptions};
 use segchain::send::StreamSender;
 use segchain::slab::SlabPool;
 use segchain::transport::SocketRef;
@@ -186,25 +186,42 @@ pub(crate) fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
+/// Logs in at a portal.
+fn log_in(
+    portal: SocketAddr,
+    target: &str,
+    parameters: Parameters,
+) -> Result<(Session, StreamSender<Socket>, Receiver<Socket, login::Initiator>), RecvError<login::Error>> {
+    let stream = TcpStream::connect(portal).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let socket = SocketRef::new(Arc::new(stream));
+    let mut sender = StreamSender::new(socket.clone());
+    let mut options = InitiatorOptions::new(INITIATOR, target);
+    options.parameters = parameters;
+    let mut receiver = Receiver::new(socket, login::Initiator::new(options));
+    loop {
+        let turn = receiver.next(&mut (), Some(deadline()), |turn| turn)?.unwrap();
+        let mut out = ChainBuilder::new();
+        out.put(&turn.send);
+        let mut message = Outgoing::new(out.finish().unwrap());
+        sender.send_blocking(&mut message, Some(deadline())).unwrap();
+        if let Some(session) = turn.done {
+            return Ok((session, StreamSender::new(sender.into_transport()), receiver));
+        }
+    }
+}
+
+/// Why a login fails.
+pub(crate) fn login_error(portal: SocketAddr, target: &str) -> login::Error {
+    match log_in(portal, target, Parameters::new()).err().unwrap().into_kind() {
+        RecvErrorKind::Frame(error) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
 impl Client {
     pub(crate) fn connect(portal: SocketAddr, target: &str, parameters: Parameters) -> Self {
-        let stream = TcpStream::connect(portal).unwrap();
-        stream.set_nodelay(true).unwrap();
-        let socket = SocketRef::new(Arc::new(stream));
-        let mut sender = StreamSender::new(socket.clone());
-        let mut options = InitiatorOptions::new(INITIATOR, target);
-        options.parameters = parameters;
-        let mut receiver = Receiver::new(socket, login::Initiator::new(options));
-        let session = loop {
-            let turn = receiver.next(&mut (), Some(deadline()), |turn| turn).unwrap().unwrap();
-            let mut out = ChainBuilder::new();
-            out.put(&turn.send);
-            let mut message = Outgoing::new(out.finish().unwrap());
-            sender.send_blocking(&mut message, Some(deadline())).unwrap();
-            if let Some(session) = turn.done {
-                break session;
-            }
-        };
+        let (session, sender, receiver) = log_in(portal, target, parameters).unwrap();
         let receiver = receiver.replace(PduDeframer::new(&session.options())).unwrap();
         let initiator = Initiator::new(&session);
         let framer = PduFramer::new(&session.options());
