@@ -186,12 +186,14 @@ pub(crate) fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
+type LoggedIn = (Session, StreamSender<Socket>, Receiver<Socket, login::Initiator>);
+
 /// Logs in at a portal.
 fn log_in(
     portal: SocketAddr,
     target: &str,
     parameters: Parameters,
-) -> Result<(Session, StreamSender<Socket>, Receiver<Socket, login::Initiator>), RecvError<login::Error>> {
+) -> Result<LoggedIn, RecvError<login::Error>> {
     let stream = TcpStream::connect(portal).unwrap();
     stream.set_nodelay(true).unwrap();
     let socket = SocketRef::new(Arc::new(stream));
