@@ -9,11 +9,15 @@
 //! malformed front aborts a real osd; and an operation whose global id and tid it has seen before is answered with
 //! success and not done. The layout is that of Ceph `src/messages/MOSDOp.h` and `MOSDOpReply.h`.
 
+mod error;
+mod hash;
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{error, fmt, io};
 
 use bytes::Bytes;
 
+pub use self::error::Error;
+pub use self::hash::rjenkins;
 use crate::wire::{Reader, Short};
 use crate::{EntityName, Header, Message, features};
 
@@ -395,50 +399,6 @@ impl Version {
     }
 }
 
-/// The hash that places an object: Robert Jenkins' hash of 1996 (burtleburtle.net/bob/hash/evahash.html), from 0.
-///
-/// ```
-/// assert_eq!(segchain_ceph::osd::rjenkins(b"o64"), 0x64eb_09f0); // seen in a request to ceph-osd 16.2.15
-/// ```
-pub fn rjenkins(name: &[u8]) -> u32 {
-    const GOLDEN: u32 = 0x9e37_79b9;
-    let word = |bytes: &[u8]| bytes.iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
-    let mut state = [GOLDEN, GOLDEN, 0];
-    let (blocks, tail) = name.as_chunks::<12>();
-    for block in blocks {
-        for (lane, bytes) in state.iter_mut().zip(block.chunks(4)) {
-            *lane = lane.wrapping_add(word(bytes));
-        }
-        mix(&mut state);
-    }
-    // The tail fills the lanes from below, but the lowest byte of the last one is kept for the length.
-    state[2] = state[2].wrapping_add(name.len() as u32);
-    let mut padded = [0; 12];
-    let (low, high) = tail.split_at(tail.len().min(8));
-    padded[..low.len()].copy_from_slice(low);
-    padded[9..9 + high.len()].copy_from_slice(high);
-    for (lane, bytes) in state.iter_mut().zip(padded.chunks(4)) {
-        *lane = lane.wrapping_add(word(bytes));
-    }
-    mix(&mut state);
-    state[2]
-}
-
-fn mix([a, b, c]: &mut [u32; 3]) {
-    let step = |to: &mut u32, x: u32, y: u32, shifted: fn(u32) -> u32| {
-        *to = to.wrapping_sub(x).wrapping_sub(y) ^ shifted(y);
-    };
-    step(a, *b, *c, |c| c >> 13);
-    step(b, *c, *a, |a| a << 8);
-    step(c, *a, *b, |b| b >> 13);
-    step(a, *b, *c, |c| c >> 12);
-    step(b, *c, *a, |a| a << 16);
-    step(c, *a, *b, |b| b >> 5);
-    step(a, *b, *c, |c| c >> 3);
-    step(b, *c, *a, |a| a << 10);
-    step(c, *a, *b, |b| b >> 15);
-}
-
 fn put_pg(out: &mut Vec<u8>, pool: u64, seed: u32) {
     out.push(1);
     out.extend(pool.to_le_bytes());
@@ -465,69 +425,4 @@ fn put_name(out: &mut Vec<u8>, name: &[u8]) -> Result<(), Error> {
 
 fn len32(field: &'static str, len: usize) -> Result<u32, Error> {
     u32::try_from(len).map_err(|_| Error::TooLong { field, len: len as u64, limit: u32::MAX.into() })
-}
-
-/// A front that is not understood, or cannot be written. Offsets are bytes from its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Error {
-    /// It ends inside a field.
-    Truncated {
-        /// Which.
-        field: &'static str,
-        /// Where it begins.
-        offset: usize,
-        /// Bytes that it needs.
-        expected: u64,
-        /// Bytes that are there.
-        got: u64,
-    },
-    /// A field has another value than the only one that is understood.
-    Value {
-        /// Which.
-        field: &'static str,
-        /// Where it begins.
-        offset: usize,
-        /// The one that is.
-        expected: u64,
-        /// The one that it has.
-        got: u64,
-    },
-    /// Something is longer than the wire can say.
-    TooLong {
-        /// What.
-        field: &'static str,
-        /// Its length, or count.
-        len: u64,
-        /// The most.
-        limit: u64,
-    },
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Truncated { field, offset, expected, got } => {
-                write!(f, "the front ends inside {field} at {offset}: expected {expected} bytes, got {got}")
-            }
-            Error::Value { field, offset, expected, got } => {
-                write!(f, "{field} at {offset}: expected {expected:#x}, got {got:#x}")
-            }
-            Error::TooLong { field, len, limit } => write!(f, "{field}: {len}, the limit is {limit}"),
-        }
-    }
-}
-
-impl error::Error for Error {}
-
-impl From<Short> for Error {
-    fn from(Short { field, offset, expected, got }: Short) -> Self {
-        Error::Truncated { field, offset, expected, got }
-    }
-}
-
-impl From<Error> for io::Error {
-    fn from(error: Error) -> Self {
-        io::Error::new(io::ErrorKind::InvalidData, error)
-    }
 }
