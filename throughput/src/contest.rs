@@ -46,6 +46,10 @@ pub struct Method<'c> {
     pub limit: Option<String>,
     /// Whether it computes the payload's checksum.
     pub sealed: bool,
+    /// Bytes of payload of one of its messages; the contest's unless set.
+    pub size: Option<u64>,
+    /// How many of its messages are one of the contest: what it does per unit.
+    pub per: u64,
     run: Run<'c>,
 }
 
@@ -61,7 +65,15 @@ impl<'c> Method<'c> {
         name: impl Into<String>,
         run: impl FnMut(u64, Option<&mut Sum>) -> io::Result<Counts> + 'c,
     ) -> Self {
-        Self { name: name.into(), against: None, limit: None, sealed: false, run: Box::new(run) }
+        Self {
+            name: name.into(),
+            against: None,
+            limit: None,
+            sealed: false,
+            size: None,
+            per: 1,
+            run: Box::new(run),
+        }
     }
 
     /// Compares it with the group's baseline.
@@ -78,6 +90,26 @@ impl<'c> Method<'c> {
         self
     }
 
+    /// It sends `per` messages of `size` bytes where the contest counts one. Speeds and costs are compared per byte.
+    #[must_use]
+    pub fn messages_of(mut self, size: u64, per: u64) -> Self {
+        (self.size, self.per) = (Some(size), per);
+        self
+    }
+
+    /// Runs it once outside of a round, for counts that are not of the method's own making.
+    ///
+    /// # Errors
+    /// As the method reports them.
+    pub fn once(&mut self, messages: u64) -> io::Result<Counts> {
+        (self.run)(messages * self.per, None)
+    }
+
+    fn task(&self, units: u64, payload: u64, check: bool) -> Task {
+        let size = self.size.unwrap_or(payload);
+        Task { messages: units * self.per, size, sealed: self.sealed, check }
+    }
+
     /// Whether it computes the payload's checksum.
     #[must_use]
     pub fn sealed(mut self, sealed: bool) -> Self {
@@ -92,6 +124,8 @@ impl<'c> Method<'c> {
 pub struct Task {
     /// So many messages.
     pub messages: u64,
+    /// Of so many bytes of payload.
+    pub size: u64,
     /// Whether they carry a checksum.
     pub sealed: bool,
     /// Whether to return a digest of what was received.
@@ -111,8 +145,10 @@ pub struct Contest<'c> {
     pub methods: Vec<Method<'c>>,
     /// The other side, if there is one.
     pub partner: Option<Box<dyn Fn(Task) -> Job<'c> + 'c>>,
-    /// The digest of the first so many messages, with a checksum or without; `None` if there is nothing to compare.
-    pub expected: Option<Box<dyn Fn(u64, bool) -> u64 + 'c>>,
+    /// The digest of what a task carries; `None` if there is nothing to compare.
+    pub expected: Option<Box<dyn Fn(Task) -> u64 + 'c>>,
+    /// How many units are sent to see whether a method sends the right bytes.
+    pub checked: u64,
 }
 
 impl std::fmt::Debug for Contest<'_> {
@@ -124,7 +160,15 @@ impl std::fmt::Debug for Contest<'_> {
 impl<'c> Contest<'c> {
     /// One without another side and without a digest.
     pub fn new(what: impl Into<String>, side: Side, payload: u64) -> Self {
-        Self { what: what.into(), side, payload, methods: Vec::new(), partner: None, expected: None }
+        Self {
+            what: what.into(),
+            side,
+            payload,
+            methods: Vec::new(),
+            partner: None,
+            expected: None,
+            checked: 3,
+        }
     }
 
     /// What the other side does.
@@ -136,7 +180,7 @@ impl<'c> Contest<'c> {
 
     /// What the receiver must have seen.
     #[must_use]
-    pub fn expected(mut self, digest: impl Fn(u64, bool) -> u64 + 'c) -> Self {
+    pub fn expected(mut self, digest: impl Fn(Task) -> u64 + 'c) -> Self {
         self.expected = Some(Box::new(digest));
         self
     }
@@ -150,7 +194,7 @@ impl<'c> Contest<'c> {
     ///
     /// # Errors
     /// Wrong bytes, or what the methods report.
-    pub fn run(mut self, bench: &Bench) -> io::Result<Outcome> {
+    pub fn run(&mut self, bench: &Bench) -> io::Result<Outcome> {
         bench.machine.pin(self.side)?;
         thread::scope(|scope| {
             let partner = Partner::start(scope, bench.machine.clone(), self.side.other());
@@ -172,12 +216,7 @@ impl<'c> Contest<'c> {
                 against: method.against.clone(),
                 limit: method.limit.clone(),
             });
-            Ok(Outcome {
-                side: self.side,
-                payload: self.payload,
-                messages,
-                methods: methods.zip(samples).collect(),
-            })
+            Ok(Outcome { side: self.side, methods: methods.zip(samples).collect() })
         })
     }
 
@@ -186,15 +225,14 @@ impl<'c> Contest<'c> {
     where
         'c: 's,
     {
-        const MESSAGES: u64 = 3;
         for method in &mut self.methods {
             let mut sum = Sum::new();
-            let task = Task { messages: MESSAGES, sealed: method.sealed, check: true };
+            let task = method.task(self.checked, self.payload, true);
             let mut seen = 0;
             if let Some(job) = &self.partner {
                 partner.begin(job(task))?;
             }
-            (method.run)(MESSAGES, Some(&mut sum))?;
+            (method.run)(task.messages, Some(&mut sum))?;
             if self.partner.is_some() {
                 seen = partner.end()?.0;
             }
@@ -202,7 +240,7 @@ impl<'c> Contest<'c> {
             if self.side == Side::Receiver {
                 seen = sum.value();
             }
-            let expected = expected(MESSAGES, method.sealed);
+            let expected = expected(task);
             if seen != expected {
                 let (what, name) = (&self.what, &method.name);
                 return Err(io::Error::other(format!(
@@ -237,17 +275,18 @@ impl<'c> Contest<'c> {
         'c: 's,
     {
         let method = &mut self.methods[method];
-        let task = Task { messages, sealed: method.sealed, check: false };
+        let task = method.task(messages, self.payload, false);
         let job = self.partner.as_ref().map(|job| job(task));
         let (began, cpu) = (Instant::now(), thread_cpu());
         let other = job.is_some();
         if let Some(job) = job {
             partner.begin(job)?;
         }
-        let counts = (method.run)(messages, None)?;
+        let counts = (method.run)(task.messages, None)?;
         let own = thread_cpu().saturating_sub(cpu) + counts.cpu;
         let other = if other { partner.end()?.1 } else { Duration::ZERO };
-        Ok(Sample { wall: began.elapsed(), own, other, counts })
+        let Task { messages, size, .. } = task;
+        Ok(Sample { wall: began.elapsed(), own, other, counts, messages, size })
     }
 }
 
@@ -258,6 +297,14 @@ struct Sample {
     own: Duration,
     other: Duration,
     counts: Counts,
+    messages: u64,
+    size: u64,
+}
+
+impl Sample {
+    fn bytes(&self) -> f64 {
+        self.messages as f64 * self.size as f64
+    }
 }
 
 #[derive(Debug)]
@@ -271,8 +318,6 @@ struct Named {
 #[derive(Debug)]
 pub struct Outcome {
     side: Side,
-    payload: u64,
-    messages: u64,
     methods: Vec<(Named, Vec<Sample>)>,
 }
 
@@ -288,13 +333,16 @@ impl Outcome {
     }
 
     fn row(&self, named: &Named, samples: &[Sample], by_name: &HashMap<&str, &[Sample]>) -> Row {
-        let messages = self.messages as f64;
-        let mib = messages * self.payload as f64 / f64::from(1 << 20);
-        let mut row = Row::new(&named.name, self.payload);
-        let speeds = |samples: &[Sample]| series(samples, |sample| 1.0 / sample.wall.as_secs_f64());
-        let cpus = |samples: &[Sample]| series(samples, |sample| sample.own.as_secs_f64());
-        row.set("speed", Spread::of(speeds(samples).iter().map(|speed| speed * mib)));
-        row.set("rate", Spread::of(speeds(samples).iter().map(|speed| speed * messages)));
+        let size = samples.first().map_or(0, |sample| sample.size);
+        let mut row = Row::new(&named.name, size);
+        // Bytes per second and seconds per byte, so that methods with messages of different sizes compare.
+        let speeds =
+            |samples: &[Sample]| series(samples, |sample| sample.bytes() / sample.wall.as_secs_f64());
+        let cpus = |samples: &[Sample]| series(samples, |sample| sample.own.as_secs_f64() / sample.bytes());
+        let others = series(samples, |sample| sample.other.as_secs_f64() / sample.bytes());
+        let scaled = |values: &[f64], by: f64| Spread::of(values.iter().map(|value| value * by));
+        row.set("speed", scaled(&speeds(samples), 1.0 / MIB));
+        row.set("rate", scaled(&speeds(samples), 1.0 / size as f64));
         for (base, speed, cpu) in [
             (&named.against, "speed_ratio", "cpu_ratio"),
             (&named.limit, "limit_speed_ratio", "limit_cpu_ratio"),
@@ -303,26 +351,28 @@ impl Outcome {
             row.set(speed, Spread::of_ratios(&speeds(samples), &speeds(base)));
             row.set(cpu, Spread::of_ratios(&cpus(samples), &cpus(base)));
         }
-        let (own, other) = match self.side {
-            Side::Sender => (("sender_cpu", "sender_us"), ("receiver_cpu", "receiver_us")),
-            Side::Receiver => (("receiver_cpu", "receiver_us"), ("sender_cpu", "sender_us")),
+        let (sender, receiver) = match self.side {
+            Side::Sender => (cpus(samples), others),
+            Side::Receiver => (others, cpus(samples)),
         };
-        let both = [(own, cpus(samples)), (other, series(samples, |sample| sample.other.as_secs_f64()))];
-        for ((a_gib, a_message), cpus) in both {
-            row.set(a_gib, Spread::of(cpus.iter().map(|cpu| cpu / mib * 1024.0)));
-            row.set(a_message, Spread::of(cpus.iter().map(|cpu| cpu / messages * 1e6)));
-        }
+        row.set("sender_cpu", scaled(&sender, 1024.0 * MIB));
+        row.set("sender_us", scaled(&sender, 1e6 * size as f64));
+        row.set("receiver_cpu", scaled(&receiver, 1024.0 * MIB));
+        row.set("receiver_us", scaled(&receiver, 1e6 * size as f64));
         let count = |of: fn(&Counts) -> u64| series(samples, |sample| of(&sample.counts) as f64);
-        let calls = count(|counts| counts.calls);
-        let resumed = count(|counts| counts.resumed);
-        let first = calls.iter().zip(&resumed).map(|(calls, resumed)| (calls - resumed) / messages);
-        row.set("calls_per_message", Spread::of(first));
-        row.set("resumed_per_message", Spread::of(resumed.iter().map(|resumed| resumed / messages)));
+        let each = |of: fn(&Counts) -> u64| {
+            Spread::of(samples.iter().map(|sample| of(&sample.counts) as f64 / sample.messages as f64))
+        };
+        row.set("calls_per_message", each(|counts| counts.calls - counts.resumed));
+        row.set("resumed_per_message", each(|counts| counts.resumed));
+        let calls = count(|counts| counts.calls.max(1));
         row.set("slices_per_call", Spread::of_ratios(&count(|counts| counts.slices), &calls));
-        row.set("copied_per_message", Spread::of(count(|counts| counts.copied).iter().map(|n| n / messages)));
+        row.set("copied_per_message", each(|counts| counts.copied));
         row
     }
 }
+
+const MIB: f64 = (1 << 20) as f64;
 
 fn series(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Vec<f64> {
     samples.iter().map(of).collect()

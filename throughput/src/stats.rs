@@ -33,6 +33,18 @@ impl Spread {
         Self::of(values.iter().zip(baseline).map(|(value, base)| value / base))
     }
 
+    /// Of the inverses: the ratio seen from the other method.
+    ///
+    /// ```
+    /// use segchain_throughput::stats::Spread;
+    /// let spread = Spread::of([2.0, 4.0, 5.0]).unwrap().inverse();
+    /// assert_eq!((spread.median, spread.min, spread.max), (0.25, 0.2, 0.5));
+    /// ```
+    #[must_use]
+    pub fn inverse(self) -> Self {
+        Self { median: 1.0 / self.median, min: 1.0 / self.max, max: 1.0 / self.min }
+    }
+
     /// One exact number.
     pub fn exact(value: f64) -> Self {
         Self { median: value, min: value, max: value }

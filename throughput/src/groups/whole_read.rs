@@ -99,7 +99,7 @@ fn rows(bench: &Bench, messages: &[Message<'_>]) -> io::Result<Vec<Row>> {
                 Ok(0)
             })
         })
-        .expected(|count, sealed| expected(messages, count, sealed));
+        .expected(|task| expected(messages, task.messages, task.sealed));
 
     for name in ["page-wise", "page-wise again"] {
         let mut pages = pages();

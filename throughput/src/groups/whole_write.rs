@@ -82,7 +82,7 @@ fn rows(bench: &Bench, messages: &[Message<'_>], segment: u64) -> io::Result<Vec
     let (near, far) = (&near, &far);
     let mut contest = Contest::new(what, Side::Sender, payload)
         .partner(move |task| Box::new(move || raw::drain(far, wire * task.messages, task.check)))
-        .expected(|count, sealed| expected(messages, count, sealed));
+        .expected(|task| expected(messages, task.messages, task.sealed));
     for sealed in [false, true] {
         let ready: Vec<_> = messages.iter().map(|message| message.ready(sealed)).collect();
         let suffix = if sealed { " + crc" } else { "" };
