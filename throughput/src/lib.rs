@@ -22,6 +22,7 @@ pub mod link;
 pub mod machine;
 pub mod netns;
 pub mod ours;
+pub mod packets;
 pub mod pages;
 pub mod partner;
 pub mod plot;

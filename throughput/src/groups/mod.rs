@@ -1,5 +1,6 @@
 //! The groups, one file each. What a group's baseline is, and what was published of it, stands at the top of its file.
 
+pub mod marker;
 pub mod packets;
 pub mod whole_read;
 pub mod whole_write;
@@ -22,7 +23,12 @@ pub struct Group {
 }
 
 /// All of them, in the order in which they run.
-pub const ALL: &[Group] = &[whole_write::GROUP, whole_read::GROUP, packets::GROUP];
+pub const ALL: &[Group] = &[
+    whole_write::GROUP,
+    whole_read::GROUP,
+    marker::GROUP,
+    packets::GROUP,
+];
 
 /// Those that were asked for; all if none.
 ///
