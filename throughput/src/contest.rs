@@ -363,11 +363,16 @@ impl Outcome {
         let each = |of: fn(&Counts) -> u64| {
             Spread::of(samples.iter().map(|sample| of(&sample.counts) as f64 / sample.messages as f64))
         };
-        row.set("calls_per_message", each(|counts| counts.calls - counts.resumed));
-        row.set("resumed_per_message", each(|counts| counts.resumed));
-        let calls = count(|counts| counts.calls.max(1));
-        row.set("slices_per_call", Spread::of_ratios(&count(|counts| counts.slices), &calls));
-        row.set("copied_per_message", each(|counts| counts.copied));
+        let calls = count(|counts| counts.calls);
+        // What a runtime does inside nobody has counted.
+        if calls.iter().all(|&calls| calls > 0.0) {
+            row.set("calls_per_message", each(|counts| counts.calls - counts.resumed));
+            row.set("resumed_per_message", each(|counts| counts.resumed));
+            row.set("slices_per_call", Spread::of_ratios(&count(|counts| counts.slices), &calls));
+            row.set("copied_per_message", each(|counts| counts.copied));
+        } else if samples.iter().all(|sample| sample.counts.copied > 0) {
+            row.set("copied_per_message", each(|counts| counts.copied));
+        }
         row
     }
 }

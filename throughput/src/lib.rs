@@ -17,6 +17,7 @@
 pub mod args;
 pub mod bench;
 pub mod contest;
+pub mod deframe;
 pub mod groups;
 pub mod link;
 pub mod machine;
@@ -29,6 +30,7 @@ pub mod plot;
 pub mod raw;
 pub mod report;
 pub mod stats;
+pub mod tokio_io;
 
 use std::io::{self, Write};
 

@@ -2,6 +2,7 @@
 
 pub mod marker;
 pub mod packets;
+pub mod peers;
 pub mod whole_read;
 pub mod whole_write;
 
@@ -28,6 +29,7 @@ pub const ALL: &[Group] = &[
     whole_read::GROUP,
     marker::GROUP,
     packets::GROUP,
+    peers::GROUP,
 ];
 
 /// Those that were asked for; all if none.

@@ -4,20 +4,18 @@
 //! that it is one call and no more. Published beside it: 1.00 times the speed at 4 KiB, 1.37 at 64 KiB, 1.70 at 512 KiB,
 //! 1.17 at 1 MiB. Limit, *raw*: one recvmsg with `MSG_WAITALL` into an iovec array that is ready before the clock starts.
 
-use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::net::TcpStream;
-use std::ops::ControlFlow;
 
-use segchain::framer::{BodyReq, Deframer, Filled, Landed, LentSlices, Place, Step, Targets};
-use segchain::recv::{Receiver, RecvOptions, RecvStats};
-use segchain::slab::{SlabBuf, SlabPool};
+use segchain::framer::{Landed, LentSlices, Targets};
+use segchain::recv::Receiver;
 use segchain::transport::SocketRef;
 
 use super::Group;
 use crate::args::size;
 use crate::bench::Bench;
 use crate::contest::{Contest, Counts, Method};
+use crate::deframe::{Messages, Slabs, counts, receiver, see};
 use crate::link;
 use crate::machine::Side;
 use crate::pages::{FOOT, HEAD, Message, Pool, Sum, expected};
@@ -117,11 +115,11 @@ fn rows(bench: &Bench, messages: &[Message<'_>]) -> io::Result<Vec<Row>> {
         Method::new("contiguous + copy", move |count, sum| copied.by_copy(far, &mut buffer, count, sum));
     contest.add(method.against("page-wise").limit("raw"));
 
-    let mut lent = Lending { receiver: receiver(far, true), pages: pages() };
+    let mut lent = Lending { receiver: receiver(far, Messages::lent()), pages: pages() };
     let method = Method::new("lent pages", move |count, sum| lent.receive(count, sum));
     contest.add(method.against("page-wise").limit("raw"));
 
-    let mut slabs = Slabs { receiver: receiver(far, false), held: VecDeque::new(), hold: messages.len() };
+    let mut slabs = Slabs::new(far, false, messages.len());
     let method = Method::new("slabs", move |count, sum| slabs.receive(count, sum));
     contest.add(method.against("page-wise").limit("raw"));
 
@@ -238,65 +236,6 @@ fn raw_whole(
     Ok(counts)
 }
 
-fn see<'p>(
-    sum: &mut Option<&mut Sum>,
-    head: &'p [u8],
-    pages: impl Iterator<Item = &'p [u8]>,
-    foot: &'p [u8],
-) {
-    if let Some(sum) = sum {
-        [head].into_iter().chain(pages).chain([foot]).for_each(|piece| sum.update(piece));
-    }
-}
-
-/// The messages of [`pages`](crate::pages) as a protocol.
-struct Messages {
-    /// Into the caller's pages, or into slabs.
-    lent: bool,
-    open: Option<([u8; HEAD], Landed)>,
-}
-
-/// One message: its head, where its payload is, its footer.
-type Frame<'h> = ([u8; HEAD], Landed, &'h [u8; FOOT]);
-
-impl Deframer for Messages {
-    type Frame<'h> = Frame<'h>;
-    type Error = io::Error;
-
-    fn decode<'h>(&mut self, bytes: &'h [u8], targets: &mut dyn Targets) -> io::Result<Step<Frame<'h>>> {
-        if self.open.is_some() {
-            let Some(foot) = bytes.first_chunk() else { return Ok(Step::Need(FOOT)) };
-            let (head, landed) = self.open.take().unwrap_or(([0; HEAD], Landed::Discarded));
-            return Ok(Step::Frame { frame: (head, landed, foot), head: FOOT });
-        }
-        let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(Step::Need(HEAD)) };
-        let [number, len] =
-            [0, 8].map(|at| u64::from_le_bytes(head[at..at + 8].try_into().unwrap_or_default()));
-        let place = if !self.lent {
-            Place::Slabs { offset: 0 }
-        } else if targets.expect(number) == Some(len) {
-            Place::Target { key: number, at: 0 }
-        } else {
-            return Err(io::Error::other(format!("message {number} of {len} bytes")));
-        };
-        self.open = Some((*head, Landed::Discarded));
-        Ok(Step::Body { head: HEAD, req: BodyReq::new(len, place) })
-    }
-
-    fn body(&mut self, piece: Filled) -> io::Result<()> {
-        if let Some(open) = &mut self.open {
-            open.1 = piece.landed;
-        }
-        Ok(())
-    }
-}
-
-fn receiver(socket: &TcpStream, lent: bool) -> Receiver<SocketRef<&TcpStream>, Messages> {
-    let deframer = Messages { lent, open: None };
-    let pool = SlabPool::new(1 << 16);
-    Receiver::with_options(SocketRef::new(socket), deframer, RecvOptions::default(), pool)
-}
-
 struct Lending<'p, 's> {
     receiver: Receiver<SocketRef<&'s TcpStream>, Messages>,
     pages: Pages<'p>,
@@ -332,45 +271,5 @@ impl Targets for Pages<'_> {
             out.push(&mut page[std::mem::take(&mut skip)..]);
         }
         true
-    }
-}
-
-struct Slabs<'s> {
-    receiver: Receiver<SocketRef<&'s TcpStream>, Messages>,
-    held: VecDeque<SlabBuf>,
-    hold: usize,
-}
-
-impl Slabs<'_> {
-    fn receive(&mut self, count: u64, mut sum: Option<&mut Sum>) -> io::Result<Counts> {
-        let before = self.receiver.stats();
-        let Self { receiver, held, hold } = self;
-        let mut left = count;
-        let received = receiver.receive_blocking(&mut (), None, |(head, landed, foot)| {
-            if let Landed::Slabs(body) = landed {
-                see(&mut sum, &head, body.parts(), foot);
-                held.push_back(body);
-            }
-            if held.len() > *hold {
-                held.pop_front();
-            }
-            left -= 1;
-            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        let _ = received.map_err(io::Error::other)?;
-        if left > 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(counts(before, receiver.stats()))
-    }
-}
-
-fn counts(before: RecvStats, after: RecvStats) -> Counts {
-    Counts {
-        calls: after.calls - before.calls,
-        resumed: after.blocked - before.blocked,
-        slices: after.slices - before.slices,
-        copied: after.copied - before.copied,
-        ..Counts::default()
     }
 }
