@@ -3,6 +3,7 @@
 pub mod marker;
 pub mod packets;
 pub mod peers;
+pub mod small;
 pub mod whole_read;
 pub mod whole_write;
 
@@ -30,6 +31,7 @@ pub const ALL: &[Group] = &[
     marker::GROUP,
     packets::GROUP,
     peers::GROUP,
+    small::GROUP,
 ];
 
 /// Those that were asked for; all if none.

@@ -1,0 +1,454 @@
+//! Small messages: many in one call.
+//!
+//! Baseline, *raw, 1 a call*: one sendmsg of ready iovecs a message (with a checksum: computed by hand). Limit of a batch:
+//! one sendmsg of ready iovecs for as many messages. Messages are 100 bytes of head and a 4 KiB page, and records of a
+//! length and 200 bytes; with a checksum four bytes follow. Received records compare with tokio-util
+//! `LengthDelimitedCodec`.
+
+use std::convert::Infallible;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::TcpStream;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use segchain::chain::{ChainBuilder, ChainError, Outgoing, SegmentChain};
+use segchain::checksum::Crc32c;
+use segchain::framer::{Deframer, Filled, Framer, Step, Targets};
+use segchain::queue::{Queued, SendQueue};
+use segchain::recv::Receiver;
+use segchain::send::{SendStats, StreamSender};
+use segchain::transport::SocketRef;
+use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
+
+use super::Group;
+use crate::args::size;
+use crate::bench::Bench;
+use crate::contest::{Contest, Counts, Method};
+use crate::deframe;
+use crate::link;
+use crate::machine::{Side, thread_cpu};
+use crate::ours::counts;
+use crate::pages::{Pool, Sum, crc_by_hand};
+use crate::raw;
+use crate::report::{Report, Row, Section};
+use crate::tokio_io::Async;
+
+/// `small`.
+pub const GROUP: Group = Group {
+    name: "small",
+    about: "Baseline: one sendmsg of ready iovecs a message. Raw: one sendmsg of ready iovecs for as many messages as \
+            the row's. Batches are segchain's send_batch; producers are threads that push into one SendQueue, all on \
+            the sender's core. Of records received the baseline is tokio-util LengthDelimitedCodec.",
+    run,
+};
+
+const A_CALL: &[usize] = &[1, 4, 16, 64, 256];
+/// What the contest counts as one: the longest batch.
+const UNIT: u64 = 256;
+const PRODUCERS: &[u64] = &[1, 2, 4];
+const RECORD: u64 = 200;
+const PAGE: u64 = 4096;
+const COLUMNS: &[&str] = &[
+    "rate",
+    "speed_ratio",
+    "limit_speed_ratio",
+    "cpu_ratio",
+    "limit_cpu_ratio",
+    "sender_us",
+    "receiver_us",
+    "calls_per_message",
+    "slices_per_call",
+    "copied_per_message",
+];
+const RECEIVED: &[&str] = &[
+    "rate",
+    "speed_ratio",
+    "cpu_ratio",
+    "receiver_us",
+    "sender_us",
+    "calls_per_message",
+    "resumed_per_message",
+];
+
+fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
+    for (head, body, what) in [(100, PAGE, "100 B and a 4k page"), (4, RECORD, "records of 200 B")] {
+        let pool = bench.pool(PAGE);
+        let mut section = Section::new(format!("Sending {what}, pool {}", size(pool.len())), COLUMNS);
+        let messages = Small::all(&pool, head, body);
+        for sealed in [false, true] {
+            section.rows.extend(send_rows(bench, &messages, sealed)?);
+        }
+        targets(report, &section, body);
+        report.sections.push(section);
+    }
+    let mut section = Section::new("Receiving records of 200 B", RECEIVED);
+    section.rows = receive_rows(bench)?;
+    for (what, key) in [("", "cpu_ratio"), (", 64k buffer", "limit_cpu_ratio")] {
+        let what = format!("receiving 200 B: segchain / LengthDelimitedCodec{what}, CPU");
+        report.at_most(what, 1.0, section.get("segchain", RECORD, key));
+    }
+    report.sections.push(section);
+    Ok(())
+}
+
+fn targets(report: &mut Report, section: &Section, body: u64) {
+    for (crc, sixteen, sixty_four) in [("", 3.3, 4.2), (" + crc", 3.0, 3.8)] {
+        for &batch in A_CALL {
+            let method = format!("{batch} a call{crc}");
+            let get = |key| section.get(&method, body, key);
+            let name = |what: &str| format!("{}, {method}: {what}", size(body));
+            report.exactly(name("calls a message"), 1.0 / batch as f64, get("calls_per_message"));
+            match batch {
+                16 if body == PAGE => {
+                    report.at_least(name("speed / 1 a call"), sixteen, get("speed_ratio"));
+                }
+                64 if body == PAGE => {
+                    report.at_least(name("speed / 1 a call"), sixty_four, get("speed_ratio"));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// One small message.
+struct Small<'p> {
+    head: Vec<u8>,
+    body: &'p [u8],
+    /// The checksum of the body, little-endian.
+    crc: [u8; 4],
+}
+
+impl<'p> Small<'p> {
+    /// As many as there are pages, in whole batches of any length. The head is the length of the body, big-endian, and
+    /// as much of the number of the message as has room, up to `head` bytes.
+    fn all(pool: &'p Pool, head: usize, body: u64) -> Vec<Self> {
+        let pages = pool.messages(PAGE);
+        let pages = pages.iter().map(|message| &message.segments[0][..body as usize]);
+        let count = (pages.len() as u64 / UNIT).max(1) * UNIT;
+        let small = pages.cycle().take(count as usize).enumerate().map(|(number, body)| {
+            let mut bytes = (body.len() as u32).to_be_bytes().to_vec();
+            bytes.extend_from_slice(&number.to_be_bytes());
+            bytes.resize(head, b'h');
+            Self { head: bytes, body, crc: crc_by_hand(&[body]).to_le_bytes() }
+        });
+        small.collect()
+    }
+
+    fn wire(&self, sealed: bool) -> u64 {
+        (self.head.len() + self.body.len() + if sealed { 4 } else { 0 }) as u64
+    }
+
+    /// A batch of them as slices.
+    fn ready<'m>(batch: &'m [Small<'p>], sealed: bool) -> Vec<IoSlice<'m>> {
+        let each = |small: &'m Small<'p>| {
+            let crc = sealed.then_some(&small.crc[..]);
+            [&small.head[..], small.body].into_iter().chain(crc).map(IoSlice::new)
+        };
+        batch.iter().flat_map(each).collect()
+    }
+
+    fn put<'m>(&'m self, out: &mut ChainBuilder<'m>, sealed: bool) {
+        out.put(&self.head);
+        let body = out.push_borrowed(self.body);
+        if sealed {
+            let crc = out.put(&[0; 4]);
+            out.slot(body..crc, Crc32c::raw(0), crc);
+        }
+    }
+}
+
+fn send_rows<'m>(bench: &Bench, messages: &'m [Small<'m>], sealed: bool) -> io::Result<Vec<Row>> {
+    let (near, far) = link::tcp()?;
+    let (near, far) = (Arc::new(near), &far);
+    let body = messages[0].body.len() as u64;
+    let crc = if sealed { " + crc" } else { "" };
+    let raw_name = |batch: usize| format!("raw, {batch} a call{crc}");
+    let shared: Vec<Shared> = messages.iter().map(|small| Shared::of(small, sealed)).collect();
+    let ready: Vec<Vec<Vec<IoSlice<'m>>>> = A_CALL
+        .iter()
+        .map(|&batch| messages.chunks(batch).map(|batch| Small::ready(batch, sealed)).collect())
+        .collect();
+
+    let what = format!("small, sending {}{crc}", size(body));
+    let mut contest = Contest::new(what, Side::Sender, UNIT * body)
+        .partner(move |task| {
+            let bytes = task.messages * messages[0].wire(sealed);
+            Box::new(move || raw::drain(far, bytes, task.check))
+        })
+        .expected(|task| digest(messages, task.messages, sealed));
+    let socket = &*near;
+    let again = [(format!("raw, 1 a call, again{crc}"), 1, &ready[0])];
+    let raws = A_CALL.iter().zip(&ready).map(|(&batch, ready)| (raw_name(batch), batch, ready));
+    for (name, batch, ready) in raws.chain(again) {
+        let method = Method::new(name, move |count, _| send_ready(socket, messages, ready, count, sealed));
+        contest.add(method.limit(raw_name(batch)));
+    }
+    for &batch in A_CALL {
+        let mut batches = Batches::new(socket);
+        let method = Method::new(format!("{batch} a call{crc}"), move |count, _| {
+            batches.send(messages, count, batch, sealed)
+        });
+        contest.add(method.limit(raw_name(batch)));
+    }
+    for &producers in PRODUCERS {
+        let (near, shared) = (&near, &shared);
+        contest.add(Method::new(format!("queue, producers: {producers}{crc}"), move |count, sum| {
+            // Only one after the other do they send in an order that can be foretold.
+            queued(near, shared, count, producers, sum.is_some())
+        }));
+    }
+    let methods = std::mem::take(&mut contest.methods).into_iter();
+    contest.methods =
+        methods.map(|method| method.sealed(sealed).against(raw_name(1)).messages_of(body, UNIT)).collect();
+    Ok(contest.run(bench)?.rows())
+}
+
+fn digest(messages: &[Small<'_>], count: u64, sealed: bool) -> u64 {
+    let mut sum = Sum::new();
+    for small in messages.iter().cycle().take(count as usize) {
+        for slice in Small::ready(std::slice::from_ref(small), sealed) {
+            sum.update(&slice);
+        }
+    }
+    sum.value()
+}
+
+fn send_ready(
+    socket: &TcpStream,
+    messages: &[Small<'_>],
+    ready: &[Vec<IoSlice<'_>>],
+    count: u64,
+    sealed: bool,
+) -> io::Result<Counts> {
+    let mut counts = Counts::default();
+    let batch = messages.len() / ready.len();
+    let calls = count as usize / batch;
+    for (messages, ready) in messages.chunks(batch).zip(ready).cycle().take(calls) {
+        if sealed && messages.iter().any(|small| crc_by_hand(&[small.body]).to_le_bytes() != small.crc) {
+            return Err(io::Error::other("the checksum by hand differs"));
+        }
+        raw::send_ready(socket, ready, &mut counts)?;
+    }
+    Ok(counts)
+}
+
+/// segchain, so many messages a call.
+struct Batches<'m, 's> {
+    sender: StreamSender<SocketRef<&'s TcpStream>>,
+    batch: Vec<Outgoing<'m>>,
+    spare: Vec<SegmentChain<'m>>,
+}
+
+impl<'m, 's> Batches<'m, 's> {
+    fn new(socket: &'s TcpStream) -> Self {
+        Self { sender: StreamSender::new(SocketRef::new(socket)), batch: Vec::new(), spare: Vec::new() }
+    }
+
+    fn send(
+        &mut self,
+        messages: &'m [Small<'m>],
+        count: u64,
+        batch: usize,
+        sealed: bool,
+    ) -> io::Result<Counts> {
+        let before = self.sender.stats();
+        for messages in messages.chunks(batch).cycle().take(count as usize / batch) {
+            for small in messages {
+                let mut out = self.spare.pop().map(SegmentChain::recycle).unwrap_or_default();
+                small.put(&mut out, sealed);
+                self.batch.push(Outgoing::new(out.finish()?));
+            }
+            self.sender.send_batch_blocking(&mut self.batch, None)?;
+            self.spare.extend(self.batch.drain(..).filter_map(Outgoing::into_chain));
+        }
+        Ok(counts(before, self.sender.stats()))
+    }
+}
+
+/// A small message that can wait in a queue.
+#[derive(Clone)]
+struct Shared {
+    head: Bytes,
+    body: Bytes,
+    sealed: bool,
+}
+
+impl Shared {
+    fn of(small: &Small<'_>, sealed: bool) -> Self {
+        let (head, body) = (Bytes::from(small.head.clone()), Bytes::copy_from_slice(small.body));
+        Self { head, body, sealed }
+    }
+}
+
+impl Queued for Shared {
+    fn bytes(&self) -> u64 {
+        (self.head.len() + self.body.len() + 4) as u64
+    }
+}
+
+struct Framing;
+
+impl Framer<Shared> for Framing {
+    type Error = ChainError;
+
+    fn overhead(&self, _: u64) -> u64 {
+        4
+    }
+
+    fn frame<'m>(&mut self, message: Shared, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
+    where
+        Shared: 'm,
+    {
+        out.put(&message.head);
+        let body = out.push(message.body);
+        if message.sealed {
+            let crc = out.put(&[0; 4]);
+            out.slot(body..crc, Crc32c::raw(0), crc);
+        }
+        out.check()
+    }
+}
+
+/// Threads that push into one queue; each flushes if no other does.
+fn queued(
+    socket: &Arc<TcpStream>,
+    messages: &[Shared],
+    count: u64,
+    producers: u64,
+    one_by_one: bool,
+) -> io::Result<Counts> {
+    let queue = SendQueue::new(Framing, SocketRef::new(socket.clone()));
+    let share = (count / producers) as usize;
+    let cpu = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let mut cpu = Duration::ZERO;
+        for producer in 0..producers as usize {
+            let queue = queue.clone();
+            let thread = scope.spawn(move || {
+                for message in messages.iter().cycle().skip(producer * share % messages.len()).take(share) {
+                    drop(queue.push(message.clone()).map_err(|_| io::ErrorKind::BrokenPipe)?);
+                }
+                Ok::<_, io::Error>(thread_cpu())
+            });
+            if one_by_one {
+                cpu += thread.join().map_err(|_| io::Error::other("a producer panicked"))??;
+            } else {
+                threads.push(thread);
+            }
+        }
+        for thread in threads {
+            cpu += thread.join().map_err(|_| io::Error::other("a producer panicked"))??;
+        }
+        Ok::<_, io::Error>(cpu)
+    })?;
+    queue.close();
+    queue.run()?;
+    Ok(Counts { cpu, ..counts(SendStats::default(), queue.stats()) })
+}
+
+fn receive_rows(bench: &Bench) -> io::Result<Vec<Row>> {
+    let (near, far) = link::tcp()?;
+    let (near, far) = (&near, &far);
+    let runtime = Async::new(far)?;
+    let runtime = &runtime;
+    let pool = bench.pool(PAGE);
+    let messages = Small::all(&pool, 4, RECORD);
+    let messages = &messages;
+    let stream: Vec<u8> = messages.iter().flat_map(|small| [&small.head[..], small.body].concat()).collect();
+    let stream = &stream;
+    let mut contest = Contest::new("small, receiving", Side::Receiver, UNIT * RECORD)
+        .partner(move |task| Box::new(move || send_stream(near, stream, task.messages * (4 + RECORD))))
+        .expected(|task| bodies(messages, task.messages));
+    const CODEC: &str = "LengthDelimitedCodec";
+    const LARGE: &str = "LengthDelimitedCodec, 64k buffer";
+    for (name, capacity) in [(CODEC, 8 << 10), ("LengthDelimitedCodec again", 8 << 10), (LARGE, 64 << 10)] {
+        contest.add(Method::new(name, move |count, mut sum| {
+            runtime.run(async |socket| {
+                let mut framed = FramedRead::with_capacity(socket, LengthDelimitedCodec::new(), capacity);
+                for _ in 0..count {
+                    let record = framed.next().await.ok_or(io::ErrorKind::UnexpectedEof)??;
+                    look(&record, &mut sum);
+                }
+                Ok(Counts::default())
+            })
+        }));
+    }
+    let mut receiver = Receiver::new(SocketRef::new(far), Records);
+    contest.add(Method::new("segchain", move |count, mut sum| {
+        let before = receiver.stats();
+        let mut left = count;
+        let received = receiver.receive_blocking(&mut (), None, |record| {
+            look(record, &mut sum);
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let _ = received.map_err(io::Error::other)?;
+        Ok(deframe::counts(before, receiver.stats()))
+    }));
+    contest.add(Method::new("recv a header, recv the rest", move |count, mut sum| {
+        let mut counts = Counts::default();
+        let (mut head, mut body) = ([0; 4], [0; RECORD as usize]);
+        for _ in 0..count {
+            raw::recv_all(far, &mut [IoSliceMut::new(&mut head)], &mut counts)?;
+            let body = &mut body[..u32::from_be_bytes(head) as usize];
+            raw::recv_all(far, &mut [IoSliceMut::new(body)], &mut counts)?;
+            look(body, &mut sum);
+        }
+        Ok(counts)
+    }));
+    let methods = std::mem::take(&mut contest.methods).into_iter();
+    contest.methods =
+        methods.map(|method| method.against(CODEC).limit(LARGE).messages_of(RECORD, UNIT)).collect();
+    Ok(contest.run(bench)?.rows())
+}
+
+/// The other side of every receiver of records: 64 KiB a call, whatever that cuts.
+fn send_stream(socket: &TcpStream, stream: &[u8], mut left: u64) -> io::Result<u64> {
+    let mut counts = Counts::default();
+    for chunk in stream.chunks(64 << 10).cycle() {
+        let n = left.min(chunk.len() as u64);
+        if n == 0 {
+            break;
+        }
+        raw::send_ready(socket, &[IoSlice::new(&chunk[..n as usize])], &mut counts)?;
+        left -= n;
+    }
+    Ok(0)
+}
+
+fn bodies(messages: &[Small<'_>], count: u64) -> u64 {
+    let mut sum = Sum::new();
+    messages.iter().cycle().take(count as usize).for_each(|small| sum.update(small.body));
+    sum.value()
+}
+
+/// What is done with a record: nothing that costs, but nothing that could be left out.
+fn look(record: &[u8], sum: &mut Option<&mut Sum>) {
+    std::hint::black_box(record);
+    if let Some(sum) = sum {
+        sum.update(record);
+    }
+}
+
+/// A length and that many bytes, borrowed from the read-ahead.
+struct Records;
+
+impl Deframer for Records {
+    type Frame<'h> = &'h [u8];
+    type Error = Infallible;
+
+    fn decode<'h>(&mut self, head: &'h [u8], _: &mut dyn Targets) -> Result<Step<&'h [u8]>, Infallible> {
+        let Some(len) = head.first_chunk() else { return Ok(Step::Need(4)) };
+        let end = 4 + u32::from_be_bytes(*len) as usize;
+        Ok(head.get(4..end).map_or(Step::Need(end), |frame| Step::Frame { frame, head: end }))
+    }
+
+    fn body(&mut self, _: Filled) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
