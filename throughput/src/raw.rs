@@ -2,10 +2,11 @@
 //! wrote before there was anything better.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
-use std::net::TcpStream;
 use std::os::fd::AsFd;
 
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
+};
 
 use crate::contest::Counts;
 use crate::pages::Sum;
@@ -85,7 +86,7 @@ pub fn recv_all(socket: impl AsFd, slices: &mut [IoSliceMut<'_>], counts: &mut C
 ///
 /// # Errors
 /// As the system reports them; the end of the stream.
-pub fn drain(mut socket: &TcpStream, bytes: u64, check: bool) -> io::Result<u64> {
+pub fn drain(mut socket: impl Read + AsFd, bytes: u64, check: bool) -> io::Result<u64> {
     let mut buffer = vec![0; DRAIN];
     let (mut left, mut sum) = (bytes, Sum::new());
     while left > 0 {
@@ -94,7 +95,7 @@ pub fn drain(mut socket: &TcpStream, bytes: u64, check: bool) -> io::Result<u64>
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => n,
             Err(error) => {
-                let _ = socket.shutdown(std::net::Shutdown::Both);
+                let _ = shutdown(&socket, Shutdown::Both);
                 return Err(error);
             }
         };

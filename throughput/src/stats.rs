@@ -45,6 +45,12 @@ impl Spread {
         Self { median: 1.0 / self.median, min: 1.0 / self.max, max: 1.0 / self.min }
     }
 
+    /// Of the values times a positive number: another unit.
+    #[must_use]
+    pub fn times(self, by: f64) -> Self {
+        Self { median: self.median * by, min: self.min * by, max: self.max * by }
+    }
+
     /// One exact number.
     pub fn exact(value: f64) -> Self {
         Self { median: value, min: value, max: value }

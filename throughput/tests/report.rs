@@ -86,6 +86,18 @@ fn the_noise_row_is_the_bound_of_what_has_to_be_inside_it() {
 }
 
 #[test]
+fn a_target_that_raw_calls_miss_too_says_so() {
+    let verdict = |raw: f64| {
+        let mut report = Report::new(&ALL[0], false);
+        report.at_least("speed", 1.8, spread(1.5, 1.5, 1.5));
+        report.beside(spread(raw, raw, raw));
+        report.text()
+    };
+    assert!(verdict(1.6).contains("by raw calls too"));
+    assert!(!verdict(2.0).contains("by raw calls too"));
+}
+
+#[test]
 fn an_unknown_group_is_named() {
     let error = chosen(&["whole-wrote".into()]).expect_err("no such group");
     assert!(error.to_string().contains("whole-wrote"), "{error}");

@@ -1,5 +1,7 @@
 //! The groups, one file each. What a group's baseline is, and what was published of it, stands at the top of its file.
 
+pub mod checksum;
+pub mod growth;
 pub mod marker;
 pub mod packets;
 pub mod peers;
@@ -32,6 +34,8 @@ pub const ALL: &[Group] = &[
     packets::GROUP,
     peers::GROUP,
     small::GROUP,
+    growth::GROUP,
+    checksum::GROUP,
 ];
 
 /// Those that were asked for; all if none.

@@ -70,10 +70,12 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
             "write_all_buf" | "FramedWrite" if large => {
                 let what = format!("segchain / {}, CPU", row.method());
                 report.at_most(name(&what), 0.95, against("cpu_ratio"));
+                report.beside(against("limit_cpu_ratio"));
             }
             "write_all a page" if large => {
                 let what = format!("segchain / {}, speed", row.method());
                 report.at_least(name(&what), 3.5, against("speed_ratio"));
+                report.beside(against("limit_speed_ratio"));
             }
             "write_vectored" | "write_vectored + crc" => {
                 let noise = row.method().replace("write_vectored", "segchain again");

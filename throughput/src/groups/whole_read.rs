@@ -61,9 +61,11 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
         let name = |what: &str| format!("{}, {}: {what}", size(row.size()), row.method());
         if row.size() == 1 << 20 {
             report.at_least(name("speed / page-wise"), 1.8, row.get("speed_ratio"));
+            report.beside(section.get("raw", row.size(), "speed_ratio"));
         }
         if row.size() >= 256 << 10 {
             report.at_most(name("receiver CPU / page-wise"), 0.5, row.get("cpu_ratio"));
+            report.beside(section.get("raw", row.size(), "cpu_ratio"));
         }
     }
     report.charts.push(Chart::over_size(

@@ -176,13 +176,16 @@ fn targets(report: &mut Report, section: &Section, segment: u64) {
                 if segment == 4 << 10 {
                     let speed = if bytes < 64 << 10 { 1.3 } else { 1.8 };
                     report.at_least(name("whole / page-wise, speed"), speed, row.get("speed_ratio"));
+                    report.beside(get("raw", "speed_ratio"));
                     if bytes >= 64 << 10 {
                         report.at_most(name("whole / page-wise, CPU"), 0.52, row.get("cpu_ratio"));
+                        report.beside(get("raw", "cpu_ratio"));
                     }
                 }
             }
             "whole + crc" if segment == 4 << 10 && bytes >= 64 << 10 => {
                 report.at_most(name("whole / page-wise with crc, CPU"), 0.55, row.get("cpu_ratio"));
+                report.beside(get("raw + crc", "cpu_ratio"));
             }
             _ => {}
         }
