@@ -106,7 +106,6 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ("sender_us", "sender CPU us/message"),
     ("receiver_us", "receiver CPU us/message"),
     ("calls_per_message", "calls/message"),
-    ("packets_per_message", "packets/message"),
     ("resumed_per_message", "resumed/message"),
     ("slices_per_call", "slices/call"),
     ("copied_per_message", "copied B/message"),
