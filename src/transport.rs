@@ -76,6 +76,10 @@ pub trait VectoredSend {
     /// `WouldBlock` if the stream takes nothing now. `Interrupted`, ENOBUFS and ENOMEM are transient. Whatever else is
     /// returned is the end of the stream. After an error nothing of `bufs` has left.
     fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize>;
+
+    /// Nothing follows the last call after all, though it carried [`SendFlags::MORE`]: what the stream holds back for
+    /// that, up to 200 ms on Linux TCP (tcp(7)), leaves. Nothing to do for a transport that holds nothing back.
+    fn push_out(&self) {}
 }
 
 /// The receiving half of a byte stream.
@@ -205,6 +209,13 @@ impl<S: AsFd> VectoredSend for SocketRef<S> {
     fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         sys::send(self.0.as_fd(), bufs, None, flags.bits())
     }
+
+    /// By taking `TCP_CORK` off, which pushes whether or not it was on (`__tcp_sock_set_cork` in net/ipv4/tcp.c). Best
+    /// effort: what is no TCP socket refuses, and holds nothing back.
+    fn push_out(&self) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let _ = SockRef::from(&self.0.as_fd()).set_tcp_cork(false);
+    }
 }
 
 impl<S: AsFd> VectoredRecv for SocketRef<S> {
@@ -235,6 +246,10 @@ impl<T: VectoredSend + ?Sized> VectoredSend for Arc<T> {
     fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         (**self).send_vectored(bufs, flags)
     }
+
+    fn push_out(&self) {
+        (**self).push_out();
+    }
 }
 
 impl<T: VectoredRecv + ?Sized> VectoredRecv for Arc<T> {
@@ -263,6 +278,10 @@ impl<T: Wait + ?Sized> Wait for Arc<T> {
 impl<T: VectoredSend + ?Sized> VectoredSend for &T {
     fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         (**self).send_vectored(bufs, flags)
+    }
+
+    fn push_out(&self) {
+        (**self).push_out();
     }
 }
 

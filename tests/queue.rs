@@ -5,10 +5,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read as _};
+use std::net::{TcpListener, TcpStream};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -20,7 +21,7 @@ use segchain::checksum::Crc32c;
 use segchain::framer::Framer;
 use segchain::queue::{Flushed, PushError, QueueOptions, Queued, Revocation, SendQueue, Ticket, Work};
 use segchain::send::{Blocked, SendError, SendErrorKind, SendOptions};
-use segchain::transport::{Interest, MAX_SLICES, SendFlags, VectoredSend, Wait};
+use segchain::transport::{Interest, MAX_SLICES, SendFlags, SocketRef, VectoredSend, Wait};
 use segchain_testkit::naive::{Random, crc, seed};
 
 /// Nothing here takes so long.
@@ -189,6 +190,7 @@ struct PipeState {
     wire: Vec<u8>,
     /// Bytes offered, slices, and whether MSG_MORE was set.
     calls: Vec<(usize, usize, bool)>,
+    pushed_out: usize,
     in_call: bool,
     held: bool,
     open: bool,
@@ -208,6 +210,7 @@ impl Pipe {
                 then: Step::All,
                 wire: Vec::new(),
                 calls: Vec::new(),
+                pushed_out: 0,
                 in_call: false,
                 held: false,
                 open: false,
@@ -326,6 +329,10 @@ impl VectoredSend for Pipe {
             state.wire.extend_from_slice(&buf[..n]);
         }
         Ok(state.wire.len() - before)
+    }
+
+    fn push_out(&self) {
+        self.state().pushed_out += 1;
     }
 }
 
@@ -806,6 +813,88 @@ fn what_a_woken_task_does_with_the_queue_does_not_deadlock_it() {
     });
 }
 
+// ---- more was to follow, and does not
+
+/// Holds each call back, once its bytes are in the socket, until told to go on.
+struct Held {
+    socket: SocketRef<TcpStream>,
+    calls: SyncSender<bool>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl VectoredSend for Held {
+    fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
+        let sent = self.socket.send_vectored(bufs, flags);
+        self.calls.send(flags.contains(SendFlags::MORE)).expect("a test");
+        self.go_on.lock().expect("no panic").recv().expect("a test");
+        sent
+    }
+
+    fn push_out(&self) {
+        self.socket.push_out();
+    }
+}
+
+#[test]
+fn what_the_kernel_holds_back_for_a_message_that_is_revoked_leaves_at_once() {
+    within(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("loopback");
+        let (mut peer, _) = listener.accept().expect("connected");
+        socket.set_nodelay(true).expect("TCP");
+        let (calls, called) = sync_channel(1);
+        let (go, go_on) = channel();
+        let transport = Held { socket: SocketRef::new(socket), calls, go_on: Mutex::new(go_on) };
+        // A call for each message.
+        let options = QueueOptions::new()
+            .pushers_flush(false)
+            .send(SendOptions::new().max_bytes((OVERHEAD + 10) as u64));
+        let queue = SendQueue::with_options(Frames { gap: true, number: 0 }, transport, options);
+        let [first, second] = [10, 10].map(|len| queue.try_push(message(len)).expect("room"));
+        let flusher = thread::spawn({
+            let queue = queue.clone();
+            move || queue.flush()
+        });
+        assert!(called.recv().expect("a call"), "more was to follow");
+        let revoker = thread::spawn(move || second.revoke());
+        thread::sleep(SHORT);
+        go.send(()).expect("a flusher");
+        assert_eq!(flusher.join().expect("no panic"), Ok(Flushed::Idle));
+        assert!(matches!(revoker.join().expect("no panic"), Revocation::Dropped));
+        assert_eq!(first.result(), Some(Ok(())));
+        // On loopback what has left is there; what is held back comes 200 ms later.
+        peer.set_nonblocking(true).expect("a socket");
+        assert_eq!(peer.read(&mut [0; 100]).expect("pushed out"), OVERHEAD + 10);
+    });
+}
+
+#[test]
+fn a_stream_is_pushed_out_only_if_more_was_to_follow() {
+    within(|| {
+        let options = QueueOptions::new()
+            .pushers_flush(false)
+            .send(SendOptions::new().max_bytes((OVERHEAD + 10) as u64));
+        for (revoked, pushed_out) in [(false, 0), (true, 1)] {
+            let framer = Frames { gap: true, number: 0 };
+            let queue = SendQueue::with_options(framer, Pipe::new([Step::Hold]), options.clone());
+            let [first, second] = [10, 10].map(|len| put(&queue, message(len)));
+            let flusher = thread::spawn({
+                let queue = queue.clone();
+                move || queue.flush()
+            });
+            queue.transport().until_held();
+            let revoker = revoked.then(|| thread::spawn(move || second.revoke()));
+            thread::sleep(SHORT);
+            queue.transport().open_gate();
+            assert_eq!(flusher.join().expect("no panic"), Ok(Flushed::Idle));
+            drop(revoker.map(thread::JoinHandle::join));
+            assert_eq!(first.result(), Some(Ok(())));
+            let state = queue.transport().state();
+            assert_eq!((state.pushed_out, state.calls.len()), (pushed_out, 2 - pushed_out));
+        }
+    });
+}
+
 // ---- the stream's limits
 
 #[test]
@@ -828,6 +917,22 @@ fn a_stream_that_takes_nothing_for_too_long_is_given_up() {
         );
         assert_eq!(queue.death().map(|error| error.kind()), Some(SendErrorKind::Deadline));
     });
+}
+
+#[test]
+fn an_event_loop_is_told_when_to_give_a_stream_up() {
+    let limit = Duration::from_millis(20);
+    let options = QueueOptions::new().stall(limit).pushers_flush(false);
+    let queue = with(Pipe::new([]).then(Step::Again), options);
+    assert_eq!(queue.stall_deadline(), None);
+    let ticket = put(&queue, message(30));
+    let began = Instant::now();
+    assert_eq!(queue.flush(), Ok(Flushed::Blocked(Blocked::Full)));
+    let deadline = queue.stall_deadline().expect("it has taken nothing");
+    assert!(deadline >= began + limit && deadline <= Instant::now() + limit);
+    thread::sleep(deadline.saturating_duration_since(Instant::now()));
+    assert_eq!(queue.flush().map_err(|error| error.kind()), Err(SendErrorKind::Deadline));
+    assert!(matches!(ticket.result(), Some(Err(error)) if error.kind() == SendErrorKind::Deadline));
 }
 
 #[test]

@@ -211,6 +211,13 @@ where
         Poll::Pending
     }
 
+    /// When the stream is given up if it takes nothing before, while it does: a task that waits for the transport calls
+    /// [`flush`](Self::flush) then, which fails every ticket. See [`QueueOptions::stall`]. Threads that wait in the queue
+    /// look at it themselves.
+    pub fn stall_deadline(&self) -> Option<Instant> {
+        self.shared.stalled_until(&self.shared.core.lock())
+    }
+
     /// Pushes unless the queue is full. Does not wait for the transport, but flushes if nobody else does, and then what others
     /// push meanwhile as well: after [`QueueOptions::turn_bytes`] the next who pushes or waits takes over.
     ///

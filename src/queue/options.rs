@@ -75,7 +75,8 @@ impl QueueOptions {
         self
     }
 
-    /// How long the transport may take nothing before the queue gives it up; for ever unless set.
+    /// How long the transport may take nothing before the queue gives it up; for ever unless set. Threads that wait in the
+    /// queue see to it; an event loop asks for [`stall_deadline`](super::SendQueue::stall_deadline).
     #[must_use]
     pub fn stall(mut self, limit: Duration) -> Self {
         self.stall = Some(limit);

@@ -66,7 +66,9 @@ where
         let mut later = std::mem::take(&mut engine.later);
         while state.dead.is_none() {
             refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
-            if engine.taken.is_empty() && batch.outgoing.is_empty() {
+            let nothing = engine.taken.is_empty() && batch.outgoing.is_empty();
+            // A revoke took what was to follow the last call: one without messages pushes that out.
+            if nothing && !engine.sender.owes_more() {
                 if planted("idle without a look") {
                     shared.core.unlock(state, &mut later);
                     state = shared.core.lock();

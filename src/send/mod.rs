@@ -154,6 +154,8 @@ pub struct StreamSender<T> {
     /// The half-sent message: its id, and the position up to which its bytes are in the stream.
     open: Option<(u64, u64)>,
     dead: Option<SendError>,
+    /// Whether the last call carried MSG_MORE and all that it offered was taken.
+    more: bool,
     stats: SendStats,
     slices: Vec<IoSlice<'static>>,
 }
@@ -166,7 +168,15 @@ impl<T> StreamSender<T> {
 
     /// The same, with other limits.
     pub fn with_options(transport: T, options: SendOptions) -> Self {
-        Self { transport, options, open: None, dead: None, stats: SendStats::default(), slices: Vec::new() }
+        Self {
+            transport,
+            options,
+            open: None,
+            dead: None,
+            more: false,
+            stats: SendStats::default(),
+            slices: Vec::new(),
+        }
     }
 
     /// The transport.
@@ -233,7 +243,8 @@ impl<T: VectoredSend> StreamSender<T> {
         }
     }
 
-    /// The same, but at most one call: `None` if there is more to do at once. Whoever stops there leaves MSG_MORE set.
+    /// The same, but at most one call: `None` if there is more to do at once. Whoever stops there leaves MSG_MORE set, and
+    /// [`owes_more`](Self::owes_more) tells.
     pub(crate) fn send_one_call(
         &mut self,
         batch: &mut [Outgoing<'_>],
@@ -244,6 +255,11 @@ impl<T: VectoredSend> StreamSender<T> {
         self.step(batch, &mut left, &mut turn)
     }
 
+    /// Whether the stream was told that more follows: if it does not, an empty batch says so.
+    pub(crate) fn owes_more(&self) -> bool {
+        self.more
+    }
+
     /// One call, and what follows from its result. `left` bytes of the batch have not left, `turn` bytes may in this turn.
     fn step(
         &mut self,
@@ -252,6 +268,9 @@ impl<T: VectoredSend> StreamSender<T> {
         turn: &mut u64,
     ) -> Result<Option<Progress>, SendError> {
         let Some(first) = batch.iter().position(|message| !message.is_complete()) else {
+            if std::mem::take(&mut self.more) {
+                self.transport.push_out();
+            }
             return Ok(Some(Progress::Done));
         };
         if *turn == 0 {
@@ -259,12 +278,14 @@ impl<T: VectoredSend> StreamSender<T> {
         }
         let batch = &mut batch[first..];
         let sent = batch[0].sent();
-        let (result, offered) = self.call(batch, *turn, *left);
+        let (result, offered, more) = self.call(batch, *turn, *left);
         match result {
             Ok(0) => Err(self.die(SendErrorKind::WriteZero, None, sent)),
             Ok(n) if n as u64 > offered => Err(self.die(SendErrorKind::Overrun, None, sent)),
             Ok(n) => {
                 let n = n as u64;
+                // After a short write the kernel holds nothing back (`tcp_sendmsg_locked`).
+                self.more = more && n == offered;
                 self.stats.short_writes += u64::from(n < offered);
                 self.advance(batch, n);
                 (*left, *turn) = (*left - n, *turn - n);
@@ -273,6 +294,8 @@ impl<T: VectoredSend> StreamSender<T> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
             Err(error) => match blocked(&error) {
                 Some(reason) => {
+                    // What is held back leaves as the peer acknowledges what is in front of it.
+                    self.more = false;
                     self.stats.blocked += 1;
                     Ok(Some(Progress::Blocked(reason)))
                 }
@@ -281,8 +304,9 @@ impl<T: VectoredSend> StreamSender<T> {
         }
     }
 
-    /// One call: as much of the batch as the limits allow. Returns what the transport said and how much it was offered.
-    fn call(&mut self, batch: &mut [Outgoing<'_>], turn: u64, left: u64) -> (io::Result<usize>, u64) {
+    /// One call: as much of the batch as the limits allow. Returns what the transport said, how much it was
+    /// offered, and whether it was told that more follows.
+    fn call(&mut self, batch: &mut [Outgoing<'_>], turn: u64, left: u64) -> (io::Result<usize>, u64, bool) {
         let SendOptions { max_slices, max_bytes, seal_window, .. } = self.options;
         let limit = max_bytes.min(turn);
         let sealed = self.seal_ahead(batch, limit, seal_window);
@@ -300,13 +324,14 @@ impl<T: VectoredSend> StreamSender<T> {
             }
         }
         // Bytes of this flush remain unoffered if and only if this call does not reach its end.
-        let more = if offered < left.min(turn) { SendFlags::MORE } else { SendFlags::default() };
-        let flags = SendFlags::DONT_WAIT | SendFlags::NO_SIGNAL | more;
+        let more = offered < left.min(turn);
+        let flags = if more { SendFlags::MORE } else { SendFlags::default() };
+        let flags = SendFlags::DONT_WAIT | SendFlags::NO_SIGNAL | flags;
         let result = self.transport.send_vectored(&slices, flags);
         self.stats.calls += 1;
         self.stats.slices += pieces as u64;
         self.slices = recycle(slices);
-        (result, offered)
+        (result, offered, more)
     }
 
     /// Seals what the next call may offer; returns how many messages that is. Two windows are enough for one call.
