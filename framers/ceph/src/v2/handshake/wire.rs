@@ -4,7 +4,9 @@ use bytes::Bytes;
 use segchain::chain::ChainBuilder;
 use segchain::framer::{self, Framer as _, Step, Targets};
 
-use super::{BANNER, BANNER_FIELDS, Error, LOSSY, MAX_BANNER_FIELDS, REVISION_1, Refusal, Session, Turn};
+use super::{
+    BANNER, BANNER_FIELDS, Error, LOSSY, MAX_BANNER_FIELDS, NO_SIGNATURE, REVISION_1, Refusal, Session, Turn,
+};
 use crate::EntityAddr;
 use crate::v2::{Codec, Control, Deframer, Frame, Framer, Ident, Options, TAG_MESSAGE};
 use crate::wire::{u16_at, u64_at};
@@ -107,4 +109,18 @@ impl Wire {
             name,
         }
     }
+}
+
+pub(super) fn need_banner(head: &[u8]) -> Step<Turn> {
+    let start = BANNER.len() + 2;
+    Step::Need(match head.get(..start) {
+        None if head.len() < BANNER.len() => BANNER.len(),
+        None => start,
+        Some(wire) => start + usize::from(u16_at(wire, BANNER.len())),
+    })
+}
+
+/// Without a key there is nothing to sign with.
+pub(super) fn check_signature(got: [u8; 32]) -> Result<(), Error> {
+    if got == NO_SIGNATURE { Ok(()) } else { Err(Error::Signature) }
 }
