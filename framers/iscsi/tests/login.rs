@@ -24,6 +24,7 @@ use segchain_iscsi::{
     Error as PduError, Field, Header, LoginRequest, LoginResponse, NopIn, NopOut, Options, Pdu, PduDeframer,
     PduFramer,
 };
+use segchain_testkit::conformance::Conformance;
 use segchain_testkit::golden::iscsi;
 use segchain_testkit::scripted::{RecvStep, ScriptedRecv};
 
@@ -182,6 +183,26 @@ fn the_responses_of_a_real_target_end_in_a_session() {
     assert_eq!((first_burst, max_burst), (65_536, 262_144));
     assert!(session.negotiated.initial_r2t && !session.negotiated.immediate_data);
     assert_eq!((session.cmd_sn, session.max_cmd_sn, session.stat_sn), (1, 2, 2));
+}
+
+/// Cut anywhere, cut short, and with every bit flipped: nothing covers a login, so that a flipped bit may go unnoticed, but
+/// none makes it panic or stop.
+#[test]
+fn both_halves_of_a_login_conform() {
+    let mut options = options();
+    options.isid = [0x80; 6];
+    let responses = [iscsi::LOGIN_RESPONSE_SECURITY.bytes(), iscsi::LOGIN_RESPONSE_OPERATIONAL.bytes()];
+    let pieces: Vec<&[u8]> = responses.iter().map(Vec::as_slice).collect();
+    let all = 0..responses.concat().len();
+    let harness = Conformance::new(|| Initiator::new(options.clone()), &pieces);
+    let turns = harness.uncovered(std::slice::from_ref(&all)).check(|turn| turn);
+    assert_eq!((turns.len(), turns[2].done.is_some()), (3, true));
+
+    let request = only_request("HeaderDigest=CRC32C,None\0MaxBurstLength=4096\0");
+    let harness = Conformance::new(|| Target::new(target_options()), &[&request]);
+    let all = 0..request.len();
+    let turns = harness.uncovered(std::slice::from_ref(&all)).check(|turn| turn);
+    assert_eq!((turns.len(), turns[0].done.is_some()), (1, true));
 }
 
 /// A discovery session is not what this target has, and libiscsi is told so.

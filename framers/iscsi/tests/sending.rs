@@ -5,11 +5,13 @@ mod common;
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use common::*;
 use segchain::chain::{ChainBuilder, Outgoing, Revoked};
 use segchain::framer::Framer as _;
+use segchain::queue::SendQueue;
 use segchain::recv::{Receiver, RecvErrorKind};
 use segchain::send::{Progress, SendErrorKind, StreamSender};
 use segchain::transport::VectoredRecv;
@@ -142,6 +144,28 @@ fn small_pdus_share_a_call() {
     assert_eq!(StreamSender::new(&script).send_batch(&mut batch).unwrap(), Progress::Done);
     assert_eq!(script.call_count(), 1);
     assert_eq!(receive(&options, &script.wire()).unwrap().len(), 100);
+}
+
+/// PDUs of a session may wait in a queue that many threads push into, as long as they are pushed in their order.
+#[test]
+fn pdus_go_through_a_send_queue() {
+    let (session, ..) = login(Parameters::new(), Parameters::new());
+    let mut initiator = Initiator::new(&session);
+    let script = Arc::new(ScriptedSend::new([]).then(SendStep::All));
+    let queue = SendQueue::new(PduFramer::new(&session.options()), script.clone());
+    for len in 0..10 {
+        initiator.ping(Bytes::from(pattern(len))).unwrap();
+        let ticket = queue.push(initiator.next_pdu().unwrap()).unwrap();
+        assert!(matches!(ticket.result(), Some(Ok(()))));
+    }
+    let pdus = receive(&session.options(), &script.wire()).unwrap();
+    let numbers: Vec<_> = pdus.iter().map(|pdu| Header::from(&pdu.bhs)).collect();
+    for (index, header) in numbers.iter().enumerate() {
+        let Header::NopOut(ping) = header else { panic!("{header:?}") };
+        assert_eq!(ping.cmd_sn, 1 + index as u32);
+        assert_eq!(pdus[index].data, bytes(&pattern(index)));
+    }
+    assert_eq!(numbers.len(), 10);
 }
 
 /// iSCSI has no mark for a PDU that is given up: with data unsent the stream has to close, and what came after it never does.

@@ -29,6 +29,9 @@ use crate::{
 };
 use segchain::chain::Payload as _;
 
+/// How many pings of the target may be unanswered: it sends more only if it does not take what we send.
+const MAX_UNANSWERED: u32 = 1024;
+
 /// The initiator's side of a session.
 ///
 /// ```
@@ -235,6 +238,8 @@ impl Initiator {
         match header {
             Header::NopIn(NopIn { itt, ttt, lun, .. }) => {
                 if ttt != NO_TAG {
+                    let unanswered = self.answers.len() as u32;
+                    range(name, "count of unanswered pings", 20, 0..=MAX_UNANSWERED - 1, unanswered)?;
                     self.answers.push_back(NopOut { immediate: true, lun, ttt, ..NopOut::default() });
                 }
                 if itt == NO_TAG {

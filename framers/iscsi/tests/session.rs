@@ -1,0 +1,571 @@
+//! An initiator's session: numbers, the data of writes and reads, pings, and what a target may not do.
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use segchain::chain::Payload as _;
+use segchain_iscsi::login::{DigestOffer, Parameters};
+use segchain_iscsi::scsi::{Command, Failure, Moved, Residual, Sense, Transfer, lun};
+use segchain_iscsi::session::{Event, Initiator, Violation};
+use segchain_iscsi::{
+    AsyncMessage, Bhs, DataIn, DataOut, Error, Extent, Field, Header, LoginResponse, LogoutRequest,
+    LogoutResponse, NO_TAG, NopIn, NopOut, Pages, Pdu, R2t, Reject, ScsiCommand, ScsiResponse, TaskResponse,
+};
+use segchain_testkit::golden::iscsi;
+use segchain_testkit::naive::{Random, seed};
+
+const LUN: u64 = 0x0001_0000_0000_0000;
+
+/// A session whose next status is number 3, with a window of 128 commands from number 1.
+fn session(ours: Parameters, theirs: Parameters) -> Initiator {
+    Initiator::new(&login(ours, theirs).0)
+}
+
+fn plain() -> Initiator {
+    session(Parameters::new(), Parameters::new())
+}
+
+fn hear(
+    initiator: &mut Initiator,
+    header: impl Into<Header>,
+    data: &[u8],
+) -> Result<Option<Event>, Violation> {
+    initiator.receive(incoming(&wire(&open(false, false), Pdu::new(header, data))))
+}
+
+/// Everything that has to leave now.
+fn pdus(initiator: &mut Initiator) -> Vec<Pdu<Extent>> {
+    std::iter::from_fn(|| initiator.next_pdu()).collect()
+}
+
+fn sense_data(key: u8, code: u8) -> Vec<u8> {
+    let mut sense = vec![0; 20];
+    (sense[1], sense[2], sense[4], sense[9], sense[14]) = (18, 0x70, key, 10, code);
+    sense
+}
+
+fn write(initiator: &mut Initiator, len: usize) -> u32 {
+    initiator.command(Command::new(LUN, &[0x2a], Transfer::Write(Bytes::from(pattern(len)).into()))).unwrap()
+}
+
+fn read(initiator: &mut Initiator, len: u32) -> u32 {
+    let itt = initiator.command(Command::new(LUN, &[0x28], Transfer::Read(len))).unwrap();
+    assert_eq!(pdus(initiator).len(), 1);
+    itt
+}
+
+#[test]
+fn a_read_and_a_write_are_the_commands_that_sbc_has() {
+    let mut initiator = plain();
+    initiator.command(Command::read10(lun(1), 0x0102_0304, 0x0506, 512)).unwrap();
+    initiator.command(Command::write10(lun(1), 7, 1, Bytes::from(vec![1; 512]))).unwrap();
+    initiator.command(Command::test_unit_ready(lun(2))).unwrap();
+    let pdus = pdus(&mut initiator);
+    let headers: Vec<_> = pdus.iter().map(|pdu| pdu.header).collect();
+    let [Header::ScsiCommand(read), Header::ScsiCommand(write), Header::ScsiCommand(ready)] = headers[..]
+    else {
+        panic!("{headers:?}")
+    };
+    assert_eq!(read.cdb, *b"\x28\0\x01\x02\x03\x04\0\x05\x06\0\0\0\0\0\0\0");
+    assert_eq!((read.lun, read.expected_len, read.last), (LUN, 0x0506 * 512, true));
+    assert_eq!((read.read, read.write, read.attribute), (true, false, 1));
+    assert_eq!(write.cdb, *b"\x2a\0\0\0\0\x07\0\0\x01\0\0\0\0\0\0\0");
+    assert_eq!((write.expected_len, write.read, write.write, write.last), (512, false, true, true));
+    assert_eq!((ready.cdb, ready.expected_len, ready.lun), ([0; 16], 0, 2 * LUN));
+    assert_eq!([read.cmd_sn, write.cmd_sn, ready.cmd_sn], [1, 2, 3]);
+    assert_eq!([read.exp_stat_sn; 3], [write.exp_stat_sn, ready.exp_stat_sn, 3]);
+    assert!(read.itt != write.itt && write.itt != ready.itt);
+}
+
+/// RFC 7143 section 4.2.2.1: no command beyond MaxCmdSN; what waits gets its number when it leaves.
+#[test]
+fn requests_wait_for_the_window() {
+    let mut initiator = plain();
+    for _ in 0..130 {
+        initiator.ping(Extent::default()).unwrap();
+    }
+    let first = pdus(&mut initiator);
+    assert_eq!((first.len(), initiator.in_flight()), (128, 130));
+    let pong = |itt, stat_sn, exp_cmd_sn, max_cmd_sn| NopIn {
+        itt,
+        stat_sn,
+        exp_cmd_sn,
+        max_cmd_sn,
+        ..NopIn::default()
+    };
+    let itt = Bhs::from(first[0].header).itt();
+    assert!(matches!(hear(&mut initiator, pong(itt, 3, 2, 129), b""), Ok(Some(Event::Pong { .. }))));
+    let more = pdus(&mut initiator);
+    let [Header::NopOut(ping)] = more.iter().map(|pdu| pdu.header).collect::<Vec<_>>()[..] else { panic!() };
+    assert_eq!((ping.cmd_sn, ping.exp_stat_sn), (129, 4));
+    // An older view of the window does not close it.
+    let itt = Bhs::from(first[1].header).itt();
+    hear(&mut initiator, pong(itt, 4, 2, 100), b"").unwrap();
+    let itt = Bhs::from(first[2].header).itt();
+    hear(&mut initiator, pong(itt, 5, 4, 131), b"").unwrap();
+    assert_eq!(pdus(&mut initiator).len(), 1);
+    assert_eq!(initiator.in_flight(), 127);
+}
+
+/// RFC 7143 sections 13.10 to 13.14: the four ways in which data of a write may go out unasked.
+#[test]
+fn data_goes_out_unasked_as_was_negotiated() {
+    let len = 20_000;
+    for (immediate, initial_r2t, first_burst, expected) in [
+        (true, true, 10_000, vec![(true, 0, 4096)]),
+        (true, false, 10_000, vec![(false, 0, 4096), (false, 4096, 4096), (true, 8192, 1808)]),
+        (true, false, 4096, vec![(true, 0, 4096)]),
+        (
+            true,
+            false,
+            100_000,
+            vec![
+                (false, 0, 4096),
+                (false, 4096, 4096),
+                (false, 8192, 4096),
+                (false, 12_288, 4096),
+                (true, 16_384, 3616),
+            ],
+        ),
+        (true, true, 1000, vec![(true, 0, 1000)]),
+        (false, true, 10_000, vec![(true, 0, 0)]),
+        (false, false, 5000, vec![(false, 0, 0), (false, 0, 4096), (true, 4096, 904)]),
+    ] {
+        let ours =
+            Parameters::new().immediate_data(immediate).initial_r2t(initial_r2t).bursts(first_burst, 1 << 20);
+        let mut initiator = session(ours, Parameters::new().max_recv(4096).bursts(1 << 20, 1 << 20));
+        let task = write(&mut initiator, len);
+        let mut sent = Vec::new();
+        for (index, pdu) in pdus(&mut initiator).into_iter().enumerate() {
+            let bytes = pdu.data.len();
+            match pdu.header {
+                Header::ScsiCommand(ScsiCommand { last, itt, expected_len, .. }) if index == 0 => {
+                    assert_eq!((itt, expected_len), (task, len as u32));
+                    sent.push((last, 0, bytes));
+                }
+                Header::DataOut(DataOut { last, itt, ttt, data_sn, offset, .. }) => {
+                    assert_eq!((itt, ttt, data_sn as usize), (task, NO_TAG, index - 1));
+                    let data = wire(&open(false, false), Pdu::new(NopOut::default(), pdu.data));
+                    assert_eq!(
+                        data[48..][..bytes as usize],
+                        pattern(len)[offset as usize..][..bytes as usize]
+                    );
+                    sent.push((last, offset, bytes));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(sent, expected, "immediate {immediate}, InitialR2T {initial_r2t}, {first_burst}");
+    }
+}
+
+#[test]
+fn an_r2t_is_answered_with_the_data_that_it_asks_for() {
+    let mut initiator =
+        session(Parameters::new().immediate_data(false), Parameters::new().initial_r2t(true).max_recv(4096));
+    let task = write(&mut initiator, 30_000);
+    assert_eq!(pdus(&mut initiator).len(), 1);
+    let other = write(&mut initiator, 10);
+    assert_eq!(pdus(&mut initiator).len(), 1);
+    for (r2t_sn, (offset, desired_len, ttt)) in
+        [(0, 10_000, 77), (10_000, 20_000, 78)].into_iter().enumerate()
+    {
+        let r2t_sn = r2t_sn as u32;
+        let r2t = R2t { lun: LUN, itt: task, ttt, stat_sn: 3, r2t_sn, offset, desired_len, ..R2t::default() };
+        assert!(hear(&mut initiator, r2t, b"").unwrap().is_none());
+        let mut at = offset;
+        for (data_sn, pdu) in pdus(&mut initiator).into_iter().enumerate() {
+            let Header::DataOut(header) = pdu.header else { panic!("{pdu:?}") };
+            let end = at + pdu.data.len() as u32;
+            let expected = DataOut {
+                last: end == offset + desired_len,
+                lun: LUN,
+                itt: task,
+                ttt,
+                exp_stat_sn: 3,
+                data_sn: data_sn as u32,
+                offset: at,
+            };
+            assert_eq!(header, expected);
+            assert!(end - at <= 4096);
+            at = end;
+        }
+        assert_eq!(at, offset + desired_len);
+    }
+    let done = |itt, stat_sn| ScsiResponse { itt, stat_sn, ..ScsiResponse::default() };
+    match hear(&mut initiator, done(task, 3), b"").unwrap() {
+        Some(Event::Done { itt, outcome: Ok(moved) }) => assert_eq!((itt, moved), (task, Moved::default())),
+        event => panic!("{event:?}"),
+    }
+    assert!(matches!(hear(&mut initiator, done(other, 4), b""), Ok(Some(Event::Done { .. }))));
+    assert_eq!(initiator.in_flight(), 0);
+}
+
+/// A target that ends a write early gets no more of it, and the others go on.
+#[test]
+fn data_that_has_not_left_when_its_command_ends_stays() {
+    let mut initiator = session(Parameters::new(), Parameters::new().max_recv(4096));
+    let (first, second) = (write(&mut initiator, 20_000), write(&mut initiator, 9000));
+    let command = initiator.next_pdu().unwrap();
+    assert!(matches!(command.header, Header::ScsiCommand(ScsiCommand { last: false, .. })));
+    initiator.next_pdu().unwrap();
+    let failed = ScsiResponse { status: 2, itt: first, stat_sn: 3, ..ScsiResponse::default() };
+    let event = hear(&mut initiator, failed, &sense_data(7, 0x27)).unwrap();
+    assert!(matches!(event, Some(Event::Done { outcome: Err(Failure::CheckCondition(_)), .. })));
+    let rest = pdus(&mut initiator);
+    assert_eq!(rest.len(), 3);
+    assert!(rest.iter().all(|pdu| Bhs::from(pdu.header).itt() == second));
+}
+
+#[test]
+fn an_r2t_that_does_not_fit_its_write_is_a_violation_that_names_the_field() {
+    let start = || {
+        let mut initiator =
+            session(Parameters::new(), Parameters::new().initial_r2t(true).bursts(1000, 5000));
+        let task = write(&mut initiator, 10_000);
+        pdus(&mut initiator);
+        (initiator, task)
+    };
+    let (mut initiator, task) = start();
+    let good = R2t { itt: task, ttt: 9, offset: 1000, desired_len: 5000, ..R2t::default() };
+    assert!(hear(&mut initiator, good, b"").is_ok());
+    let case = |r2t: R2t, field: &'static str, offset: u64, least: u64, most: u64, got: u64| {
+        let violation = hear(&mut start().0, r2t, b"").unwrap_err();
+        assert_eq!(violation, Violation::Field { pdu: "R2t", field, offset, least, most, got });
+    };
+    let length = "desired data transfer length";
+    case(R2t { desired_len: 5001, ..good }, length, 44, 1, 5000, 5001);
+    case(R2t { desired_len: 0, ..good }, length, 44, 1, 5000, 0);
+    case(R2t { offset: 9999, desired_len: 2, ..good }, length, 44, 1, 1, 2);
+    case(R2t { offset: 10_000, ..good }, "buffer offset", 40, 0, 9999, 10_000);
+    case(R2t { offset: u32::MAX, ..good }, "buffer offset", 40, 0, 9999, u32::MAX.into());
+    case(R2t { r2t_sn: 1, ..good }, "R2T number", 36, 0, 0, 1);
+    case(R2t { ttt: NO_TAG, ..good }, "target transfer tag", 20, 0, 0xffff_fffe, NO_TAG.into());
+    // One at a time was negotiated, and the data of the first has not left.
+    let second = R2t { r2t_sn: 1, ttt: 10, offset: 6000, desired_len: 1000, ..good };
+    let violation = hear(&mut initiator, second, b"").unwrap_err();
+    assert!(matches!(violation, Violation::Field { field: "count of outstanding R2T", .. }), "{violation}");
+
+    let (mut initiator, task) = start();
+    let unknown = |itt| Err(Violation::UnknownTask { pdu: "R2t", itt, offset: 16 });
+    let r2t = |itt| R2t { itt, ..good };
+    assert_eq!(hear(&mut initiator, r2t(task + 7), b"").map(drop), unknown(task + 7));
+    let reading = read(&mut initiator, 10);
+    assert_eq!(hear(&mut initiator, r2t(reading), b"").map(drop), unknown(reading));
+}
+
+#[test]
+fn data_of_a_read_comes_in_order_and_its_status_may_come_with_the_last_of_it() {
+    let mut initiator = plain();
+    let task = read(&mut initiator, 10);
+    let first = DataIn { itt: task, max_cmd_sn: 500, ..DataIn::default() };
+    match hear(&mut initiator, first, b"hello").unwrap() {
+        Some(Event::Data { itt, offset, data, done }) => {
+            assert_eq!((itt, offset, done), (task, 0, None));
+            assert_eq!(seen_data(&data), bytes(b"hello"));
+        }
+        event => panic!("{event:?}"),
+    }
+    let last = DataIn {
+        last: true,
+        has_status: true,
+        underflow: true,
+        residual: 2,
+        stat_sn: 3,
+        data_sn: 1,
+        offset: 5,
+        ..first
+    };
+    match hear(&mut initiator, last, b"you").unwrap() {
+        Some(Event::Data { offset: 5, data, done: Some(Ok(moved)), .. }) => {
+            assert_eq!(seen_data(&data), bytes(b"you"));
+            assert_eq!((moved.received, moved.residual), (8, Residual::Under(2)));
+        }
+        event => panic!("{event:?}"),
+    }
+    assert_eq!(initiator.in_flight(), 0);
+    // The next status is the one after that.
+    let ping = initiator.ping(Extent::default()).unwrap();
+    let [Header::NopOut(header)] = pdus(&mut initiator).iter().map(|pdu| pdu.header).collect::<Vec<_>>()[..]
+    else {
+        panic!()
+    };
+    assert_eq!((header.itt, header.exp_stat_sn), (ping, 4));
+}
+
+#[test]
+fn data_of_a_read_that_does_not_fit_is_a_violation_that_names_the_field() {
+    let case = |header: DataIn, data: &[u8], expected: (&'static str, u64, u64, u64, u64)| {
+        let mut initiator = plain();
+        let itt = read(&mut initiator, 10);
+        hear(&mut initiator, DataIn { itt, ..DataIn::default() }, b"hello").unwrap();
+        let violation = hear(&mut initiator, DataIn { itt, ..header }, data).unwrap_err();
+        let (field, offset, least, most, got) = expected;
+        assert_eq!(violation, Violation::Field { pdu: "DataIn", field, offset, least, most, got });
+    };
+    let good = DataIn { data_sn: 1, offset: 5, ..DataIn::default() };
+    case(DataIn { data_sn: 0, ..good }, b"x", ("data number", 36, 1, 1, 0));
+    case(DataIn { offset: 4, ..good }, b"x", ("buffer offset", 40, 5, 5, 4));
+    case(DataIn { offset: u32::MAX, ..good }, b"x", ("buffer offset", 40, 5, 5, u32::MAX.into()));
+    case(good, b"123456", ("data length", 5, 0, 5, 6));
+    let with_status = DataIn { has_status: true, stat_sn: 4, ..good };
+    let mut initiator = plain();
+    let itt = read(&mut initiator, 10);
+    let violation = hear(&mut initiator, DataIn { itt, ..with_status }, b"x").unwrap_err();
+    let text = "DataIn: status number at 24: expected 3, got 4";
+    assert_eq!(violation.to_string(), text);
+    let mut initiator = plain();
+    let itt = write(&mut initiator, 10);
+    pdus(&mut initiator);
+    let violation = hear(&mut initiator, DataIn { itt, ..DataIn::default() }, b"x").unwrap_err();
+    assert_eq!(violation, Violation::UnknownTask { pdu: "DataIn", itt, offset: 16 });
+}
+
+#[test]
+fn a_command_ends_with_what_the_target_makes_of_it() {
+    let outcome = |response: ScsiResponse, data: &[u8]| {
+        let mut initiator = plain();
+        let itt = read(&mut initiator, 512);
+        match hear(&mut initiator, ScsiResponse { itt, stat_sn: 3, ..response }, data) {
+            Ok(Some(Event::Done { itt: got, outcome })) if got == itt => Ok(outcome),
+            Err(violation) => Err(violation),
+            other => panic!("{other:?}"),
+        }
+    };
+    let ok = ScsiResponse::default();
+    let under = ScsiResponse { underflow: true, residual: 512, ..ok };
+    assert_eq!(outcome(under, b"").unwrap().unwrap().residual, Residual::Under(512));
+    let over = ScsiResponse { overflow: true, residual: 7, ..ok };
+    assert_eq!(outcome(over, b"").unwrap().unwrap().residual, Residual::Over(7));
+    assert_eq!(outcome(ScsiResponse { status: 8, ..ok }, b"").unwrap(), Err(Failure::Status(8)));
+    assert_eq!(outcome(ScsiResponse { response: 1, ..ok }, b"").unwrap(), Err(Failure::Response(1)));
+
+    let check = ScsiResponse { status: 2, ..ok };
+    let Ok(Err(Failure::CheckCondition(sense))) = outcome(check, &sense_data(5, 0x21)) else { panic!() };
+    assert_eq!((sense.key, sense.asc, sense.ascq, sense.bytes.len()), (5, 0x21, 0, 18));
+    assert_eq!(sense.to_string(), "illegal request: block out of range (sense 5/21/00)");
+    let Ok(Err(Failure::CheckCondition(sense))) = outcome(check, &[0, 4, 0x72, 6, 0x29, 1]) else { panic!() };
+    assert_eq!((sense.key, sense.asc, sense.ascq, sense.is_unit_attention()), (6, 0x29, 1, true));
+    assert_eq!(outcome(check, b"").unwrap(), Err(Failure::CheckCondition(Sense::default())));
+    assert_eq!(
+        outcome(check, &[0, 9, 0x70]),
+        Err(Violation::Field {
+            pdu: "ScsiResponse",
+            field: "sense length",
+            offset: 48,
+            least: 0,
+            most: 1,
+            got: 9
+        })
+    );
+}
+
+/// What tgt 1.0.85 sent on a real session.
+#[test]
+fn sense_data_of_a_real_target_is_a_unit_attention() {
+    let pdu = iscsi::SCSI_RESPONSE_CHECK_CONDITION.bytes();
+    let seen = receive(&open(true, true), &pdu).unwrap();
+    let SeenData::Bytes(data) = &seen[0].data else { panic!() };
+    let sense = Sense::decode(Bytes::copy_from_slice(&data[2..]));
+    assert_eq!((sense.key, sense.asc, sense.ascq), (6, 0x29, 0));
+}
+
+#[test]
+fn a_ping_of_the_target_is_answered_before_all_else_and_takes_no_number() {
+    let mut initiator = plain();
+    let own = initiator.ping(Extent::default()).unwrap();
+    let ping = NopIn { lun: LUN, ttt: 42, stat_sn: 3, exp_cmd_sn: 1, max_cmd_sn: 200, ..NopIn::default() };
+    assert!(hear(&mut initiator, ping, b"").unwrap().is_none());
+    let headers: Vec<_> = pdus(&mut initiator).iter().map(|pdu| pdu.header).collect();
+    let answer = NopOut { immediate: true, lun: LUN, itt: NO_TAG, ttt: 42, cmd_sn: 1, exp_stat_sn: 3 };
+    let request = NopOut { itt: own, cmd_sn: 1, exp_stat_sn: 3, ..NopOut::default() };
+    assert_eq!(headers, [answer.into(), request.into()]);
+    // One that only tells the numbers asks for nothing.
+    let tells = NopIn { stat_sn: 3, exp_cmd_sn: 2, max_cmd_sn: 300, ..NopIn::default() };
+    assert!(hear(&mut initiator, tells, b"").unwrap().is_none());
+    assert!(initiator.next_pdu().is_none());
+}
+
+/// A target that pings and takes no answer does not get memory for it.
+#[test]
+fn pings_of_the_target_that_are_not_answered_have_a_limit() {
+    let mut initiator = plain();
+    let ping = NopIn { ttt: 42, stat_sn: 3, ..NopIn::default() };
+    for _ in 0..1024 {
+        assert!(hear(&mut initiator, ping, b"").unwrap().is_none());
+    }
+    let violation = hear(&mut initiator, ping, b"").unwrap_err();
+    assert_eq!(violation.to_string(), "NopIn: count of unanswered pings at 20: expected 0 to 1023, got 1024");
+    assert_eq!(pdus(&mut initiator).len(), 1024);
+    assert!(hear(&mut initiator, ping, b"").is_ok());
+}
+
+/// What is received may be anything, digests or not: an event, nothing, or a violation.
+#[test]
+fn no_pdu_makes_a_session_panic() {
+    let mut random = Random::new(seed("session"));
+    for _ in 0..300 {
+        let mut initiator = plain();
+        let mut itts = vec![read(&mut initiator, 10), write(&mut initiator, 5000)];
+        itts.push(initiator.ping(Extent::default()).unwrap());
+        itts.push(NO_TAG);
+        for _ in 0..100 {
+            pdus(&mut initiator);
+            let mut bhs = [0; 48];
+            for byte in &mut bhs {
+                *byte = if random.below(3) == 0 { random.below(256) as u8 } else { 0 };
+            }
+            let opcodes = [0x20, 0x21, 0x22, 0x24, 0x25, 0x26, 0x31, 0x32, 0x3f, 0x10];
+            bhs[0] = opcodes[random.below(opcodes.len())];
+            bhs[16..20].copy_from_slice(&itts[random.below(itts.len())].to_be_bytes());
+            bhs[24..28].copy_from_slice(&3u32.to_be_bytes());
+            if random.below(2) == 0 {
+                bhs[32..44].fill(0);
+            }
+            let data = pattern(random.below(60));
+            let pdu = wire(&open(false, false), Pdu::new(Header::Other(Bhs::from(bhs)), &data[..]));
+            if initiator.receive(incoming(&pdu)).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ping_longer_than_the_target_takes_is_refused_before_it_has_a_number() {
+    let mut initiator = session(Parameters::new(), Parameters::new().max_recv(4096));
+    let error = initiator.ping(Bytes::from(vec![1; 4097])).unwrap_err();
+    assert_eq!(error, Error::TooLong { field: Field::Data, offset: 5, len: 4097, limit: 4096 });
+    assert_eq!(initiator.in_flight(), 0);
+    initiator.ping(Bytes::from(vec![1; 4096])).unwrap();
+    let [Header::NopOut(ping)] = pdus(&mut initiator).iter().map(|pdu| pdu.header).collect::<Vec<_>>()[..]
+    else {
+        panic!()
+    };
+    assert_eq!(ping.cmd_sn, 1);
+}
+
+#[test]
+fn a_rejected_request_ends_and_the_header_comes_back() {
+    let mut initiator = plain();
+    let itt = initiator.ping(Extent::default()).unwrap();
+    let sent = Bhs::from(pdus(&mut initiator)[0].header);
+    let reject = Reject { reason: 5, stat_sn: 3, ..Reject::default() };
+    match hear(&mut initiator, reject, sent.as_bytes()).unwrap() {
+        Some(Event::Rejected { reason: 5, header: Some(header) }) => assert_eq!(header.itt(), itt),
+        event => panic!("{event:?}"),
+    }
+    assert_eq!(initiator.in_flight(), 0);
+    // Rejected data of a write is not the end of the write: its response is.
+    let task = write(&mut initiator, 10);
+    let out = Bhs::from(Header::from(DataOut { itt: task, ..DataOut::default() }));
+    let reject = Reject { stat_sn: 4, ..reject };
+    assert!(matches!(hear(&mut initiator, reject, out.as_bytes()), Ok(Some(Event::Rejected { .. }))));
+    assert_eq!(initiator.in_flight(), 1);
+    let reject = Reject { stat_sn: 5, ..reject };
+    let event = hear(&mut initiator, reject, b"short").unwrap();
+    assert!(matches!(event, Some(Event::Rejected { header: None, .. })));
+}
+
+#[test]
+fn messages_and_the_end_of_the_session_are_told() {
+    let mut initiator = plain();
+    let message = AsyncMessage { event: 1, parameter3: 5, stat_sn: 3, ..AsyncMessage::default() };
+    let event = hear(&mut initiator, message, b"").unwrap();
+    assert!(matches!(event, Some(Event::Async(got)) if got == message));
+    initiator.logout();
+    let [Header::LogoutRequest(logout)] =
+        pdus(&mut initiator).iter().map(|pdu| pdu.header).collect::<Vec<_>>()[..]
+    else {
+        panic!()
+    };
+    assert_eq!(
+        logout,
+        LogoutRequest { itt: logout.itt, cmd_sn: 1, exp_stat_sn: 4, ..LogoutRequest::default() }
+    );
+    let response = LogoutResponse { itt: logout.itt, stat_sn: 4, response: 2, ..LogoutResponse::default() };
+    let event = hear(&mut initiator, response, b"").unwrap();
+    assert!(matches!(event, Some(Event::LoggedOut { response: 2 })));
+    assert_eq!(initiator.in_flight(), 0);
+}
+
+#[test]
+fn what_nobody_asked_for_is_a_violation() {
+    let mut initiator = plain();
+    let ping = initiator.ping(Extent::default()).unwrap();
+    pdus(&mut initiator);
+    let unexpected = |header: Header| {
+        let bhs = Bhs::from(header);
+        let violation = Violation::Unexpected { pdu: bhs.name(), opcode: bhs.opcode() };
+        assert_eq!(hear(&mut plain(), header, b"").unwrap_err(), violation);
+    };
+    unexpected(LoginResponse::default().into());
+    unexpected(NopOut::default().into());
+    unexpected(TaskResponse { stat_sn: 3, ..TaskResponse::default() }.into());
+    let mut raw = [0; 48];
+    raw[0] = 0x3c;
+    unexpected(Header::Other(raw.into()));
+    // An answer of another kind than the request.
+    let response = ScsiResponse { itt: ping, stat_sn: 3, ..ScsiResponse::default() };
+    let violation = hear(&mut initiator, response, b"").unwrap_err();
+    assert_eq!(violation, Violation::UnknownTask { pdu: "ScsiResponse", itt: ping, offset: 16 });
+    let text = format!("ScsiResponse for task {ping:#x} (at 16), which there is not");
+    assert_eq!(violation.to_string(), text);
+    let mut initiator = plain();
+    let pong = NopIn { itt: 5, stat_sn: 3, ..NopIn::default() };
+    assert!(matches!(hear(&mut initiator, pong, b""), Err(Violation::UnknownTask { itt: 5, .. })));
+}
+
+#[test]
+fn parts_of_a_payload_are_its_bytes_wherever_they_are_cut() {
+    let data = pattern(40);
+    let pieces = [0usize, 0, 1, 7, 0, 20, 12, 0];
+    let mut at = 0;
+    let pages: Vec<Bytes> = pieces
+        .iter()
+        .map(|len| {
+            at += len;
+            Bytes::copy_from_slice(&data[at - len..at])
+        })
+        .collect();
+    let pages = Pages::from(pages);
+    assert_eq!(pages.len(), 40);
+    for start in 0..=40 {
+        for end in start..=40 {
+            let extent = pages.extent(start, end - start).unwrap();
+            assert_eq!(extent.len(), end - start);
+            let sent = wire(&open(false, false), Pdu::new(NopOut::default(), extent));
+            assert_eq!(sent[48..][..(end - start) as usize], data[start as usize..end as usize]);
+        }
+    }
+    assert!(pages.extent(1, 40).is_none() && pages.extent(41, 0).is_none());
+    assert!(pages.extent(u64::MAX, 2).is_none());
+    assert!(Pages::default().is_empty() && Pages::from(Bytes::new()).is_empty());
+}
+
+/// A peer whose digest is wrong, as the session sees it: it never sees the PDU.
+#[test]
+fn a_wrong_digest_of_the_peer_ends_the_stream_before_the_session_sees_the_pdu() {
+    use segchain::recv::{Receiver, RecvErrorKind};
+    use segchain_testkit::scripted::ScriptedRecv;
+    let digests = Parameters::new().digests(DigestOffer::Require, DigestOffer::Require);
+    let (session, ..) = login(digests.clone(), digests);
+    for (at, field) in [(20, Field::Header), (49, Field::Header), (53, Field::Data), (61, Field::Data)] {
+        let mut initiator = Initiator::new(&session);
+        let itt = initiator.ping(Bytes::from_static(b"ABCDE")).unwrap();
+        pdus(&mut initiator);
+        let pong = NopIn { itt, stat_sn: 3, ..NopIn::default() };
+        let mut stream = wire(&session.options(), Pdu::new(pong, &b"ABCDE"[..]));
+        stream[at] ^= 0x10;
+        let script = ScriptedRecv::new(&stream, []);
+        let mut receiver = Receiver::new(&script, segchain_iscsi::PduDeframer::new(&session.options()));
+        let error = receiver.next(&mut (), None, |pdu| initiator.receive(pdu).unwrap()).unwrap_err();
+        assert!(
+            matches!(error.kind(), RecvErrorKind::Frame(Error::Digest { field: got, .. }) if *got == field),
+            "{error}"
+        );
+        assert!(matches!(receiver.next(&mut (), None, |_| ()).unwrap_err().kind(), RecvErrorKind::Dead));
+        assert_eq!(initiator.in_flight(), 1);
+    }
+}
