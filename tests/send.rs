@@ -771,6 +771,22 @@ fn a_deadline_that_has_passed_still_sends_what_the_transport_takes() {
 }
 
 #[test]
+fn only_a_deadline_cuts_a_call_to_look_at_the_clock() {
+    let page = vec![7; 1 << 20];
+    let mut out = ChainBuilder::new();
+    for _ in 0..40 {
+        out.put(b"head");
+        out.push_borrowed(&page);
+    }
+    let sealed = Arc::new(out.finish().expect("a chain without mistakes").seal_all());
+    for (deadline, calls) in [(None, 1), (Some(Instant::now() + LONG), 3)] {
+        let mut sender = StreamSender::new(ScriptedSend::new([]));
+        sender.send_blocking(&mut Outgoing::shared(sealed.clone()), deadline).unwrap();
+        assert_eq!(sender.stats().calls, calls);
+    }
+}
+
+#[test]
 fn waits_that_come_back_early_are_repeated_with_what_is_left_of_the_time() {
     let pieces = pieces(&[8]);
     let script =

@@ -425,7 +425,9 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
         let mut pause = SHORTEST;
         let mut bytes = self.stats.bytes;
         loop {
-            let turn = self.options.turn_bytes.min(BETWEEN_LOOKS);
+            // Without a deadline there is no clock to look at, and a call cut short there would be one more.
+            let looks = if deadline.is_some() { BETWEEN_LOOKS } else { u64::MAX };
+            let turn = self.options.turn_bytes.min(looks);
             let reason = match self.turn(batch, turn)? {
                 Progress::Done => return Ok(()),
                 Progress::Budget => None,
