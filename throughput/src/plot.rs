@@ -9,6 +9,16 @@ use crate::args::size;
 use crate::report::Section;
 use crate::stats::Spread;
 
+/// Told apart by most people, and dark enough on white.
+const COLORS: [RGBColor; 6] = [
+    RGBColor(31, 90, 180),
+    RGBColor(200, 40, 40),
+    RGBColor(40, 130, 60),
+    RGBColor(130, 80, 170),
+    RGBColor(200, 120, 20),
+    RGBColor(90, 90, 90),
+];
+
 /// One plot.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -84,13 +94,14 @@ impl Chart {
         chart
             .configure_mesh()
             .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
             .x_desc(&self.x)
             .y_desc(&self.y)
             .x_labels(self.steps.len() * 2 + 1)
             .x_label_formatter(&name)
             .draw()?;
         for (index, (name, values)) in self.lines.iter().enumerate() {
-            let color = Palette99::pick(index).to_rgba();
+            let color = COLORS[index % COLORS.len()].to_rgba();
             let points: Vec<(f64, Spread)> =
                 values.iter().enumerate().filter_map(|(x, value)| Some((x as f64, (*value)?))).collect();
             chart
@@ -109,6 +120,7 @@ impl Chart {
         }
         chart
             .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK.mix(0.3))
             .draw()?;
