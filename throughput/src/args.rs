@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub plot: Option<PathBuf>,
 
-    /// Write the tables as Markdown into this file
+    /// Write the tables as Markdown into this file: between its markers, if it has them
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
 

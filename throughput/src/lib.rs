@@ -47,7 +47,8 @@ pub fn run(args: Args) -> io::Result<bool> {
     let Args { json, markdown, plot, .. } = args.clone();
     let reports = if json { measure(args, &mut io::stderr())? } else { measure(args, &mut io::stdout())? };
     if let Some(path) = markdown {
-        std::fs::write(path, reports.markdown())?;
+        let page = std::fs::read_to_string(&path).unwrap_or_default();
+        std::fs::write(path, report::fill_in(&page, &reports.markdown()))?;
     }
     if let Some(dir) = plot {
         std::fs::create_dir_all(&dir)?;

@@ -440,6 +440,24 @@ fn title(key: &'static str) -> &'static str {
     COLUMNS.iter().find(|(name, _)| *name == key).map_or(key, |(_, title)| title)
 }
 
+/// A page with what is between its lines `<!-- measured: begin -->` and `<!-- measured: end -->` replaced; without those
+/// lines the new text is all of it.
+///
+/// ```
+/// use segchain_throughput::report::fill_in;
+/// let page = "# Page\n<!-- measured: begin -->\nold\n<!-- measured: end -->\n";
+/// assert_eq!(fill_in(page, "new"), "# Page\n<!-- measured: begin -->\nnew\n<!-- measured: end -->\n");
+/// assert_eq!(fill_in("", "new"), "new");
+/// ```
+pub fn fill_in(page: &str, text: &str) -> String {
+    const BEGIN: &str = "<!-- measured: begin -->\n";
+    const END: &str = "<!-- measured: end -->";
+    match (page.split_once(BEGIN), page.rsplit_once(END)) {
+        (Some((before, _)), Some((_, after))) => format!("{before}{BEGIN}{text}\n{END}{after}"),
+        _ => text.to_string(),
+    }
+}
+
 /// `1.43 (1.38-1.51)`, or one number if all rounds agree.
 fn spread(Spread { median, min, max }: Spread) -> String {
     if min < max { format!("{} ({}-{})", number(median), number(min), number(max)) } else { number(median) }
