@@ -14,6 +14,8 @@ use crate::window::Ledger;
 
 pub(super) struct Core<M> {
     state: Mutex<State<M>>,
+    /// Whether the protocol lets a framed message disappear.
+    pub(super) accepts_gap: bool,
     pub(super) changed: Condvar,
 }
 
@@ -40,8 +42,6 @@ pub(super) struct State<M> {
     pub(super) dead: Option<SendError>,
     /// Tickets that are revoked while the flusher has their messages.
     pub(super) revokes: Vec<Arc<Cell>>,
-    /// Whether the protocol lets a framed message disappear.
-    accepts_gap: bool,
     /// Threads that wait for a change, and those of them that would flush.
     pub(super) threads: usize,
     pub(super) drivers: usize,
@@ -90,6 +90,42 @@ pub(super) struct Entry {
     pub(super) share: Share,
 }
 
+/// A framed message that was taken back, before anybody is told.
+pub(super) struct Revoked {
+    ticket: Arc<Cell>,
+    outcome: Outcome,
+    /// Of a message that is out of the batch.
+    share: Option<Share>,
+}
+
+impl Batch {
+    /// Takes a framed message back, if its ticket is still open. Not under the lock: it digests, by a checksum of the
+    /// caller's maybe, and lets go of the message, whose pages have owners.
+    pub(super) fn revoke(&mut self, ticket: &Arc<Cell>, accepts_gap: bool) -> Option<Revoked> {
+        let is_its = |entry: &Entry| entry.ticket.as_ref().is_some_and(|own| Arc::ptr_eq(own, ticket));
+        let index = self.entries.iter().position(is_its)?;
+        let message = &mut self.outgoing[index];
+        let sent = message.sent();
+        let (outcome, share) = if sent == 0 && accepts_gap && !planted("no gap is made") {
+            drop(self.outgoing.remove(index));
+            let Entry { ticket, share } = self.entries.remove(index);
+            return Some(Revoked {
+                ticket: ticket?,
+                outcome: Outcome::Revoked(RevokedAs::Dropped),
+                share: Some(share),
+            });
+        } else if let Some((rest, aborted)) = message.replacement() {
+            if !planted("a revoked message goes on") {
+                *message = rest;
+            }
+            (Outcome::Revoked(if aborted { RevokedAs::Aborted } else { RevokedAs::Finishing }), None)
+        } else {
+            (Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, sent)), None)
+        };
+        Some(Revoked { ticket: self.entries[index].ticket.take()?, outcome, share })
+    }
+}
+
 /// What is to be dropped or woken when the lock is free: both may run code of the caller's.
 pub(super) struct Later<M> {
     wakers: SmallVec<[Waker; 1]>,
@@ -114,13 +150,12 @@ impl<M> Core<M> {
             closed: false,
             dead: None,
             revokes: Vec::new(),
-            accepts_gap,
             threads: 0,
             drivers: 0,
             work: None,
             stats: SendStats::default(),
         };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        Self { state: Mutex::new(state), accepts_gap, changed: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State<M>> {
@@ -244,38 +279,17 @@ impl<M> State<M> {
         later.outgoing.append(&mut batch.outgoing);
     }
 
-    /// Takes back what was revoked while the flusher had it.
-    pub(super) fn revoke_requested(&mut self, batch: &mut Batch, later: &mut Later<M>) {
-        for ticket in std::mem::take(&mut self.revokes) {
-            self.revoke_framed(batch, &ticket, later);
-        }
-    }
-
-    /// Takes back a framed message, if its ticket is still open.
-    pub(super) fn revoke_framed(&mut self, batch: &mut Batch, ticket: &Arc<Cell>, later: &mut Later<M>) {
-        let is_its = |entry: &Entry| entry.ticket.as_ref().is_some_and(|own| Arc::ptr_eq(own, ticket));
-        let Some(index) = batch.entries.iter().position(is_its) else { return };
-        let Some(ticket) = batch.entries[index].ticket.take() else { return };
-        let message = &mut batch.outgoing[index];
-        let sent = message.sent();
-        // The message itself is dropped when the lock is free: its pages have owners.
-        let outcome = if sent == 0 && self.accepts_gap && !planted("no gap is made") {
-            later.outgoing.push(batch.outgoing.remove(index));
-            self.give_back(batch.entries.remove(index).share, later);
-            Outcome::Revoked(RevokedAs::Dropped)
-        } else if let Some((rest, aborted)) = message.replacement() {
-            if !planted("a revoked message goes on") {
-                later.outgoing.push(std::mem::replace(message, rest));
-            }
-            Outcome::Revoked(if aborted { RevokedAs::Aborted } else { RevokedAs::Finishing })
-        } else {
-            Outcome::Failed(SendError::new(SendErrorKind::Revoked, None, sent))
-        };
+    /// Tells the holder of a revoked ticket, and ends the stream if the message could not be taken out of it.
+    pub(super) fn tell(&mut self, revoked: Revoked, batch: &mut Batch, later: &mut Later<M>) {
+        let Revoked { ticket, outcome, share } = revoked;
         let death = match &outcome {
             Outcome::Failed(error) if !planted("what cannot be aborted goes on") => Some(error.clone()),
             _ => None,
         };
         self.resolve(ticket, outcome, later);
+        if let Some(share) = share {
+            self.give_back(share, later);
+        }
         if let Some(error) = death {
             self.die(error, later);
             self.fail(batch, later);

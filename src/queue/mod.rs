@@ -527,6 +527,12 @@ impl<M, F, T> Shared<M, F, T> {
             return;
         }
         let mut state = self.core.lock();
+        // A flusher takes the flag as well as the batch. Who revokes has only that, and not for long.
+        while state.handed_over && state.batch.is_none() {
+            state.threads += 1;
+            state = wait(&self.core.changed, state, None);
+            state.threads -= 1;
+        }
         let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
         let batch = if left_here && state.dead.is_none() { state.take_batch() } else { None };
         if let Some(batch) = batch {

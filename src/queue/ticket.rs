@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use super::core::{Core, Later, Waiting};
-use crate::send::SendError;
+use super::core::{Batch, Core, Later, Revoked, Waiting};
+use crate::send::{SendError, SendErrorKind};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
 
 /// What becomes of one pushed message. Dropping it changes nothing for the message. Holding or awaiting it does not bring the
@@ -178,11 +178,9 @@ impl<M> Ticket<M> {
                 self.core.unlock(state, &mut later);
                 return Revocation::Waiting(message);
             }
-            if let Some(mut batch) = state.batch.take() {
-                state.revoke_framed(&mut batch, &self.cell, &mut later);
-                state.batch = Some(batch);
-                state.forget_stall_if_idle();
-                self.core.unlock(state, &mut later);
+            if let Some(batch) = state.batch.take() {
+                drop(state);
+                Taken { core: &self.core, batch, half_done: false, revoked: None }.revoke(&self.cell);
                 state = self.core.lock();
                 continue;
             }
@@ -194,6 +192,47 @@ impl<M> Ticket<M> {
             state = wait(&self.core.changed, state, None);
             state.threads -= 1;
         }
+    }
+}
+
+/// The batch, out of the shared state for a revoke. It goes back when this is dropped.
+struct Taken<'c, M> {
+    core: &'c Core<M>,
+    batch: Batch,
+    /// Whether a message is being revoked. A checksum that panics there leaves it as nobody knows what.
+    half_done: bool,
+    revoked: Option<Revoked>,
+}
+
+impl<M> Taken<'_, M> {
+    fn revoke(mut self, cell: &Arc<Cell>) {
+        self.half_done = true;
+        self.revoked = self.batch.revoke(cell, self.core.accepts_gap);
+        self.half_done = false;
+    }
+}
+
+impl<M> Drop for Taken<'_, M> {
+    fn drop(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        let mut later = Later::default();
+        let mut state = self.core.lock();
+        if let Some(revoked) = self.revoked.take() {
+            state.tell(revoked, &mut batch, &mut later);
+        }
+        if self.half_done {
+            state.die(SendError::new(SendErrorKind::ShutDown, None, 0), &mut later);
+        }
+        // It may have ended meanwhile.
+        state.fail(&mut batch, &mut later);
+        state.batch = Some(batch);
+        state.forget_stall_if_idle();
+        // Others may have come for it.
+        later.wake_threads();
+        if !planted("who revokes tells no task") {
+            later.wake(state.work.take());
+        }
+        self.core.unlock(state, &mut later);
     }
 }
 

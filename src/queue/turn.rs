@@ -93,7 +93,15 @@ where
                 state.give_back(share, &mut later);
             }
             state.settle(batch, complete, &mut later);
-            state.revoke_requested(batch, &mut later);
+            while let Some(ticket) = state.revokes.pop() {
+                shared.core.unlock(state, &mut later);
+                let revoked = batch.revoke(&ticket, shared.core.accepts_gap);
+                drop(ticket);
+                state = shared.core.lock();
+                if let Some(revoked) = revoked {
+                    state.tell(revoked, batch, &mut later);
+                }
+            }
             state.stats = engine.sender.stats();
             turn = turn.saturating_sub(sent);
             if sent > 0 {

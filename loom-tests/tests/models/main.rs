@@ -54,6 +54,7 @@ models! {
         catches ["a revoked message goes on"];
     revoke::of_a_half_sent_message_that_cannot_be_aborted: None, sees ["waiting", "sent", "finishing", "failed"],
         catches ["what cannot be aborted goes on"];
+    revoke::beside_a_task_that_flushes: None, sees ["aborted", "sent"], catches ["who revokes tells no task"];
     window::never_over_budget: Three, sees ["together"], catches ["a window looks, then takes"];
     window::a_small_waiter_behind_a_cancelled_large_one: Three, sees [], catches ["who cancels wakes nobody"];
     window::a_permit_given_while_its_waiter_leaves: None, sees [], catches ["who cancels wakes nobody"];

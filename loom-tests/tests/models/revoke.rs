@@ -1,9 +1,11 @@
 //! Taking messages back, while somebody else flushes.
 
+use std::future::poll_fn;
+
 use loom::thread;
-use segchain::queue::{QueueOptions, Revocation, SendQueue, Ticket};
+use segchain::queue::{Flushed, QueueOptions, Revocation, SendQueue, Ticket};
 use segchain::send::SendErrorKind;
-use segchain_loom_tests::{Message, Record, Records, Seen, Wire};
+use segchain_loom_tests::{Message, Record, Records, Seen, Wire, block_on};
 
 use crate::queue::{Queue, left_to_others, push, queue};
 
@@ -110,6 +112,40 @@ pub(crate) fn of_a_message_that_is_blocked_half_way(seen: &Seen) {
     drop(push(&queue, SECOND));
     let resumer = resumer(&queue);
     revoke(&queue, ticket, seen, resumer);
+}
+
+/// A task looks for work while the message is being taken out of the batch: it learns that there is some.
+pub(crate) fn beside_a_task_that_flushes(seen: &Seen) {
+    let queue = left_to_others(Wire::new().full_after(3));
+    let [first, second] = [FIRST, SECOND].map(|message| push(&queue, message));
+    assert!(matches!(queue.flush(), Ok(Flushed::Blocked(_))));
+    queue.transport().open();
+    let task = thread::spawn({
+        let queue = queue.clone();
+        move || {
+            loop {
+                let _ = block_on(poll_fn(|context| queue.poll_work(context)));
+                if queue.flush().is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let record = match first.revoke() {
+        Revocation::Aborted => {
+            seen.note("aborted");
+            Record::Aborted(FIRST)
+        }
+        Revocation::Sent => {
+            seen.note("sent");
+            Record::Whole(FIRST)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(second.wait(None), Some(Ok(())));
+    queue.shut_down();
+    task.join().expect("a task");
+    assert_eq!(queue.transport().records(), [record, Record::Whole(SECOND)]);
 }
 
 fn flusher(queue: &Queue) -> thread::JoinHandle<()> {
