@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+use crate::groups::ceph::CephArgs;
+
 /// Measures ways of sending and receiving messages against each other, and prints tables.
 ///
 /// Each method of a group runs once a round, in an order that changes from round to round; a table shows medians, and
@@ -20,9 +22,14 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_parser = bytes, value_name = "SIZE")]
     pub sizes: Vec<u64>,
 
-    /// Size of the pool that payload pages come from
-    #[arg(long, default_value = "16m", value_parser = bytes, value_name = "BYTES")]
-    pub pool: u64,
+    /// Size of the pool that payload pages come from [default: 16m]. With --osd: the number of the Ceph pool; one for all
+    /// osds, or one for each
+    #[arg(long, value_delimiter = ',', value_parser = bytes, value_name = "BYTES")]
+    pub pool: Vec<u64>,
+
+    /// Size of the pool that payload pages come from, with --osd
+    #[arg(long, value_parser = bytes, value_name = "BYTES", requires = "osd")]
+    pub page_pool: Option<u64>,
 
     /// How often each method runs; at least 9 for figures that are to be published
     #[arg(long, default_value_t = 9, value_name = "N")]
@@ -47,6 +54,21 @@ pub struct Args {
     /// Each group once and tiny: that it works and that its counts hold, no judgement of times
     #[arg(long)]
     pub short: bool,
+
+    /// For the group ceph.
+    #[command(flatten)]
+    pub ceph: CephArgs,
+}
+
+/// What a message's pages come from unless something else is said.
+const PAGE_POOL: u64 = 16 << 20;
+
+impl Args {
+    /// Size of the pool that payload pages come from, in bytes.
+    pub fn page_pool(&self) -> u64 {
+        let pool = if self.ceph.osd.is_empty() { self.pool.first().copied() } else { self.page_pool };
+        pool.unwrap_or(PAGE_POOL)
+    }
 }
 
 /// A number of bytes with an optional `k`, `m` or `g` (binary).

@@ -42,7 +42,7 @@ impl Bench {
              median (min-max){form}",
             self.machine.pinning(),
             link::CONGESTION,
-            size(self.args.pool),
+            size(self.args.page_pool()),
             self.rounds(),
         )
     }
@@ -79,7 +79,7 @@ impl Bench {
 
     /// The pool of the command line, in segments of so many bytes.
     pub fn pool(&self, segment: u64) -> Pool {
-        Pool::new(self.args.pool, segment)
+        Pool::new(self.args.page_pool(), segment)
     }
 
     /// A bar on stderr, of so many steps; nothing where stderr is not a terminal.

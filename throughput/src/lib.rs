@@ -22,6 +22,7 @@ pub mod groups;
 pub mod link;
 pub mod machine;
 pub mod netns;
+pub mod osd;
 pub mod ours;
 pub mod packets;
 pub mod pages;

@@ -67,6 +67,16 @@ impl Machine {
         Ok(sched_setaffinity(None, &set)?)
     }
 
+    /// Lets this thread, and those that it starts from here on, run where the process may.
+    ///
+    /// # Errors
+    /// As the system reports them.
+    pub fn unpin(&self) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        self.cores.iter().for_each(|core| set.set(*core));
+        Ok(sched_setaffinity(None, &set)?)
+    }
+
     /// How the sides are pinned, in words.
     pub fn pinning(&self) -> String {
         match self.cores[..] {

@@ -109,6 +109,7 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ("resumed_per_message", "resumed/message"),
     ("slices_per_call", "slices/call"),
     ("copied_per_message", "copied B/message"),
+    ("client_us", "client CPU us/op"),
     ("packets_per_message", "packets/message"),
     ("packet_ratio", "packets / baseline"),
     ("short_per_message", "below MSS"),

@@ -67,7 +67,8 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
     }
     report.sections.push(section);
 
-    let pools = if bench.args.short { vec![bench.args.pool] } else { vec![bench.args.pool, COLD] };
+    let pools =
+        if bench.args.short { vec![bench.args.page_pool()] } else { vec![bench.args.page_pool(), COLD] };
     for bytes in pools {
         let pool = Pool::new(bytes, PAGE);
         let mut section =

@@ -85,7 +85,7 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
     let title = format!(
         "Short writes: AF_UNIX, SO_SNDBUF {}, pool {}",
         size(SEND_BUFFER as u64),
-        size(bench.args.pool)
+        size(bench.args.page_pool())
     );
     let mut section = Section::new(title, SHORT);
     let pool = bench.pool(PAGE);

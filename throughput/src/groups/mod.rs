@@ -1,5 +1,6 @@
 //! The groups, one file each. What a group's baseline is, and what was published of it, stands at the top of its file.
 
+pub mod ceph;
 pub mod checksum;
 pub mod growth;
 pub mod marker;
@@ -36,6 +37,7 @@ pub const ALL: &[Group] = &[
     small::GROUP,
     growth::GROUP,
     checksum::GROUP,
+    ceph::GROUP,
 ];
 
 /// Those that were asked for; all if none.
