@@ -52,6 +52,9 @@ impl PduDeframer {
 
     fn header(&mut self, head: &[u8], targets: &mut dyn Targets) -> Result<Step<Incoming>, Error> {
         let Some(bhs) = head.first_chunk().copied().map(Bhs) else { return Ok(Step::Need(Bhs::LEN)) };
+        if !self.options.header_digest {
+            self.check_lengths(&bhs)?;
+        }
         let end = Bhs::LEN + bhs.ahs_len();
         let start = end + if self.options.header_digest { 4 } else { 0 };
         let (Some(header), Some(digest)) = (head.get(..end), head.get(end..start)) else {
@@ -61,10 +64,9 @@ impl PduDeframer {
             let mut crc = Crc32c::new();
             crc.update(header);
             check(Field::Header, end, *digest, crc.value())?;
+            self.check_lengths(&bhs)?;
         }
         let (ahs, len) = (&header[Bhs::LEN..], u64::from(bhs.data_len()));
-        fits(Field::Ahs, Bhs::AHS_LEN_AT, ahs.len() as u64, self.options.ahs_limit)?;
-        fits(Field::Data, Bhs::DATA_LEN_AT, len, self.options.max_recv)?;
         let pdu = Incoming { bhs, ahs: Bytes::copy_from_slice(ahs), data: Data::None };
         if len == 0 {
             return Ok(Step::Frame { frame: pdu, head: start });
@@ -73,6 +75,11 @@ impl PduDeframer {
         let req = if self.options.data_digest { req.digest(Crc32c::new()) } else { req };
         self.open = Some(Open { pdu, start, digest: None });
         Ok(Step::Body { head: start, req })
+    }
+
+    fn check_lengths(&self, bhs: &Bhs) -> Result<(), Error> {
+        fits(Field::Ahs, Bhs::AHS_LEN_AT, bhs.ahs_len() as u64, self.options.ahs_limit)?;
+        fits(Field::Data, Bhs::DATA_LEN_AT, bhs.data_len().into(), self.options.max_recv)
     }
 }
 
