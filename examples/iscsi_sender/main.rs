@@ -361,7 +361,7 @@ impl Scattered {
         let mut memory = vec![0; count * PAGE];
         for (number, page) in memory.chunks_mut(PAGE).enumerate() {
             let mark = (number as u64 ^ 0x5eed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-            page.iter_mut().zip(mark.iter().cycle()).for_each(|(byte, mark)| *byte = *mark);
+            page.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&mark));
         }
         Self { memory: memory.into(), len }
     }
