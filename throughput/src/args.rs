@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "GROUP")]
     pub only: Vec<String>,
 
-    /// Message sizes to measure instead of each group's own, such as 4k,64k,1m
+    /// Message sizes to measure instead of a group's own, such as 4k,64k,1m
     #[arg(long, value_delimiter = ',', value_parser = bytes, value_name = "SIZE")]
     pub sizes: Vec<u64>,
 
@@ -35,8 +35,8 @@ pub struct Args {
     #[arg(long, default_value_t = 9, value_name = "N")]
     pub rounds: usize,
 
-    /// How long one method runs in one round
-    #[arg(long, default_value_t = 80, value_name = "MILLISECONDS")]
+    /// How long the first method of a table runs in one round; the others do as much work
+    #[arg(long, default_value_t = 120, value_name = "MILLISECONDS")]
     pub piece: u64,
 
     /// Print one JSON object as the last line, and the tables on stderr

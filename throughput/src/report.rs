@@ -75,8 +75,9 @@ impl Row {
         self.labels.iter().find(|(name, _)| *name == key).map(|(_, value)| &**value)
     }
 
-    fn json(&self) -> Value {
+    fn json(&self, table: &str) -> Value {
         let mut object = Map::new();
+        object.insert("table".into(), json!(table));
         object.insert("method".into(), json!(self.method));
         object.insert("size".into(), json!(self.size));
         for (key, value) in &self.labels {
@@ -410,7 +411,10 @@ impl Reports {
                 .into()
         };
         let rows = |report: &Report| -> Value {
-            report.sections.iter().flat_map(|section| section.rows.iter().map(Row::json)).collect()
+            let rows = |section: &Section| {
+                section.rows.iter().map(|row| row.json(&section.title)).collect::<Vec<_>>()
+            };
+            report.sections.iter().flat_map(rows).collect()
         };
         let mut skipped = each(&|report| json!(report.skipped));
         if let Some(skipped) = skipped.as_object_mut() {

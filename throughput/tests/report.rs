@@ -39,7 +39,7 @@ fn json_has_the_median_and_the_ends_where_they_differ() {
     reports.push(report);
     let json = reports.json();
     let expected = serde_json::json!([{
-        "method": "whole", "size": 4096, "segment": "4k", "calls_per_message": 1.0,
+        "table": "a table", "method": "whole", "size": 4096, "segment": "4k", "calls_per_message": 1.0,
         "speed_ratio": 1.4, "speed_ratio_min": 1.2, "speed_ratio_max": 1.9,
     }]);
     assert_eq!(json["groups"][ALL[0].name], expected);
