@@ -85,7 +85,7 @@ fn rows(bench: &Bench, messages: &[Message<'_>]) -> io::Result<Vec<Row>> {
     let payload = messages[0].payload();
     let ready: Vec<_> = messages.iter().map(|message| message.ready(false)).collect();
     let ready = &ready;
-    let mut pools: Vec<Pool> = (0..6).map(|_| Pool::new(bench.args.pool.max(payload), PAGE)).collect();
+    let mut pools: Vec<Pool> = (0..6).map(|_| Pool::new(bench.args.page_pool().max(payload), PAGE)).collect();
     let mut edges = vec![[0; HEAD + FOOT]; 2 * messages.len()];
     let mut pools = pools.iter_mut().map(|pool| Pages::new(pool, payload));
     let mut pages = || pools.next().unwrap_or_default();
