@@ -46,7 +46,8 @@ const DATA_IN: u8 = 0x25;
 
 /// Decodes a stream. The data of Data-In and Data-Out goes to the target of the initiator task tag, at the buffer offset.
 ///
-/// Nothing in a header is believed before its digest is right, but for how long the header is.
+/// Nothing in a header is believed before its digest is right, but for how long the header is; without one, lengths are
+/// held against their limits at once.
 pub fn decode(settings: &Settings, targets: Targets, bytes: &[u8]) -> Decoded<Pdu> {
     let mut decoder = Decoder { settings: *settings, rest: Rest(bytes), targets };
     let mut frames = Vec::new();
@@ -73,20 +74,18 @@ impl Decoder<'_> {
         let whole = self.rest.0;
         let bhs = *self.rest.take(48)?.first_chunk().expect("48 bytes");
         let ahs_len = 4 * usize::from(bhs[4]);
+        if !self.settings.header_digest {
+            self.check_lengths(&bhs)?;
+        }
         let ahs = self.rest.take(ahs_len)?.to_vec();
         if self.settings.header_digest {
             let digest = self.rest.take(4)?;
             if le(digest) != u64::from(!crc32c(!0, &whole[..48 + ahs_len])) {
                 return Err("Digest Header".into());
             }
-        }
-        if ahs_len > self.settings.ahs_limit {
-            return Err("TooLong Ahs".into());
+            self.check_lengths(&bhs)?;
         }
         let len = be(&bhs[5..8]) as usize;
-        if len > self.settings.data_limit {
-            return Err("TooLong Data".into());
-        }
         let padded = self.rest.take(len.next_multiple_of(4))?;
         if self.settings.data_digest && len > 0 {
             let digest = self.rest.take(4)?;
@@ -97,6 +96,16 @@ impl Decoder<'_> {
         let opcode = bhs[0] & 0x3f;
         let data = self.place(&bhs, &padded[..len]);
         Ok(Pdu { opcode, immediate: bhs[0] & 0x40 != 0, fields: fields(&bhs), bhs, ahs, data })
+    }
+
+    fn check_lengths(&self, bhs: &[u8; 48]) -> Result<(), End> {
+        if 4 * usize::from(bhs[4]) > self.settings.ahs_limit {
+            return Err("TooLong Ahs".into());
+        }
+        if be(&bhs[5..8]) as usize > self.settings.data_limit {
+            return Err("TooLong Data".into());
+        }
+        Ok(())
     }
 
     fn place(&mut self, bhs: &[u8; 48], data: &[u8]) -> Payload {
