@@ -55,6 +55,10 @@ pub struct Args {
     #[arg(long)]
     pub short: bool,
 
+    /// How long the peer of the group in-flight takes for a request
+    #[arg(long, default_value_t = 2000, value_name = "MICROSECONDS")]
+    pub service: u64,
+
     /// For the group ceph.
     #[command(flatten)]
     pub ceph: CephArgs,

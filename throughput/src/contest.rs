@@ -149,6 +149,8 @@ pub struct Contest<'c> {
     pub expected: Option<Box<dyn Fn(Task) -> u64 + 'c>>,
     /// How many units are sent to see whether a method sends the right bytes.
     pub checked: u64,
+    /// How many units a piece has, whatever that takes; as many as take the time that was asked for unless set.
+    pub units: Option<u64>,
 }
 
 impl std::fmt::Debug for Contest<'_> {
@@ -168,6 +170,7 @@ impl<'c> Contest<'c> {
             partner: None,
             expected: None,
             checked: 3,
+            units: None,
         }
     }
 
@@ -182,6 +185,13 @@ impl<'c> Contest<'c> {
     #[must_use]
     pub fn expected(mut self, digest: impl Fn(Task) -> u64 + 'c) -> Self {
         self.expected = Some(Box::new(digest));
+        self
+    }
+
+    /// A piece has so many messages, whatever that takes.
+    #[must_use]
+    pub fn messages(mut self, count: u64) -> Self {
+        self.units = Some(count);
         self
     }
 
@@ -256,6 +266,9 @@ impl<'c> Contest<'c> {
     where
         'c: 's,
     {
+        if let Some(units) = self.units {
+            return Ok(units);
+        }
         let Some(wanted) = bench.piece() else {
             return Ok((256 << 10 >> self.payload.max(1).ilog2()).clamp(2, 64));
         };

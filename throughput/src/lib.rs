@@ -30,6 +30,7 @@ pub mod partner;
 pub mod plot;
 pub mod raw;
 pub mod report;
+pub mod service;
 pub mod stats;
 pub mod tokio_io;
 

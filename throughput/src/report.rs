@@ -110,6 +110,8 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ("resumed_per_message", "resumed/message"),
     ("slices_per_call", "slices/call"),
     ("copied_per_message", "copied B/message"),
+    ("time_percent", "% of one by one"),
+    ("published_percent", "published %"),
     ("client_us", "client CPU us/op"),
     ("packets_per_message", "packets/message"),
     ("packet_ratio", "packets / baseline"),

@@ -3,6 +3,7 @@
 pub mod ceph;
 pub mod checksum;
 pub mod growth;
+pub mod in_flight;
 pub mod marker;
 pub mod packets;
 pub mod peers;
@@ -33,6 +34,7 @@ pub const ALL: &[Group] = &[
     whole_read::GROUP,
     marker::GROUP,
     packets::GROUP,
+    in_flight::GROUP,
     peers::GROUP,
     small::GROUP,
     growth::GROUP,
