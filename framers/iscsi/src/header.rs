@@ -9,10 +9,10 @@ use crate::wire::Wire;
 /// The tag that is none: reserved for initiator task tags and target transfer tags (RFC 7143 section 11.2.1.8).
 pub const NO_TAG: u32 = 0xffff_ffff;
 
-/// Declares headers: their opcode, the bits of byte 1 that are always set, and each field's place: the offset of its
+/// Declares headers: the RFC's name, the opcode, the bits of byte 1 that are always set, and each field's place: the offset of its
 /// first byte, or a byte and the bits of it.
 macro_rules! headers {
-    ($($(#[$doc:meta])+ $name:ident = $opcode:literal | $fixed:literal {
+    ($($(#[$doc:meta])+ $name:ident $text:literal = $opcode:literal | $fixed:literal {
         $($(#[$field_doc:meta])+ $field:ident: $type:ty = $at:literal $(& $mask:literal)? $(or $default:expr)?;)+
     })+) => {
         $($(#[$doc])+
@@ -84,7 +84,7 @@ macro_rules! headers {
             /// The name of the opcode, for messages.
             pub fn name(&self) -> &'static str {
                 match self.opcode() {
-                    $($opcode => stringify!($name),)+
+                    $($opcode => $text,)+
                     _ => "PDU of an unknown opcode",
                 }
             }
@@ -98,7 +98,7 @@ macro_rules! headers {
 
 headers! {
     /// NOP-Out: a ping, or the answer to one (section 11.18).
-    NopOut = 0x00 | 0x80 {
+    NopOut "NOP-Out" = 0x00 | 0x80 {
         /// Takes no command number.
         immediate: bool = 0 & 0x40;
         /// The logical unit; that of the NOP-In in an answer, else 0.
@@ -113,7 +113,7 @@ headers! {
         exp_stat_sn: u32 = 28;
     }
     /// SCSI Command (section 11.3).
-    ScsiCommand = 0x01 | 0x00 {
+    ScsiCommand "SCSI Command" = 0x01 | 0x00 {
         /// Takes no command number.
         immediate: bool = 0 & 0x40;
         /// No unsolicited Data-Out follows.
@@ -138,7 +138,7 @@ headers! {
         cdb: [u8; 16] = 32;
     }
     /// Task Management Function Request (section 11.5).
-    TaskRequest = 0x02 | 0x80 {
+    TaskRequest "Task Management Request" = 0x02 | 0x80 {
         /// Takes no command number.
         immediate: bool = 0 & 0x40;
         /// 1 ABORT TASK, 2 ABORT TASK SET, 5 LOGICAL UNIT RESET, 6 TARGET WARM RESET, and others.
@@ -159,7 +159,7 @@ headers! {
         exp_data_sn: u32 = 36;
     }
     /// Login Request (section 11.12).
-    LoginRequest = 0x03 | 0x00 {
+    LoginRequest "Login Request" = 0x03 | 0x00 {
         /// Always set.
         immediate: bool = 0 & 0x40 or true;
         /// Ready for the next stage.
@@ -188,7 +188,7 @@ headers! {
         exp_stat_sn: u32 = 28;
     }
     /// Text Request (section 11.10).
-    TextRequest = 0x04 | 0x00 {
+    TextRequest "Text Request" = 0x04 | 0x00 {
         /// Takes no command number.
         immediate: bool = 0 & 0x40;
         /// The whole negotiation, or the end of it.
@@ -207,7 +207,7 @@ headers! {
         exp_stat_sn: u32 = 28;
     }
     /// SCSI Data-Out (section 11.7).
-    DataOut = 0x05 | 0x00 {
+    DataOut "SCSI Data-Out" = 0x05 | 0x00 {
         /// The last one of its sequence.
         last: bool = 1 & 0x80;
         /// The logical unit of the R2T, if one has asked for it.
@@ -224,7 +224,7 @@ headers! {
         offset: u32 = 40;
     }
     /// Logout Request (section 11.14).
-    LogoutRequest = 0x06 | 0x80 {
+    LogoutRequest "Logout Request" = 0x06 | 0x80 {
         /// Takes no command number.
         immediate: bool = 0 & 0x40;
         /// 0 ends the session, 1 the connection, 2 prepares a recovery.
@@ -239,7 +239,7 @@ headers! {
         exp_stat_sn: u32 = 28;
     }
     /// NOP-In: a ping, or the answer to one with its data (section 11.19).
-    NopIn = 0x20 | 0x80 {
+    NopIn "NOP-In" = 0x20 | 0x80 {
         /// The logical unit that goes with `ttt`.
         lun: u64 = 8;
         /// The tag of the NOP-Out that is answered; [`NO_TAG`] in a ping.
@@ -254,7 +254,7 @@ headers! {
         max_cmd_sn: u32 = 32;
     }
     /// SCSI Response (section 11.4). Its data is sense data behind its length, two bytes.
-    ScsiResponse = 0x21 | 0x80 {
+    ScsiResponse "SCSI Response" = 0x21 | 0x80 {
         /// More was to be read than expected: bidirectional commands.
         bidi_overflow: bool = 1 & 0x10;
         /// Less was read than expected: bidirectional commands.
@@ -285,7 +285,7 @@ headers! {
         residual: u32 = 44;
     }
     /// Task Management Function Response (section 11.6).
-    TaskResponse = 0x22 | 0x80 {
+    TaskResponse "Task Management Response" = 0x22 | 0x80 {
         /// 0 done, 1 no such task, 2 no such LUN, 5 not supported, 255 rejected, and others.
         response: u8 = 2;
         /// The request's tag.
@@ -298,7 +298,7 @@ headers! {
         max_cmd_sn: u32 = 32;
     }
     /// Login Response (section 11.13).
-    LoginResponse = 0x23 | 0x00 {
+    LoginResponse "Login Response" = 0x23 | 0x00 {
         /// The next stage begins.
         transit: bool = 1 & 0x80;
         /// The text goes on in the next response.
@@ -329,7 +329,7 @@ headers! {
         status_detail: u8 = 37;
     }
     /// Text Response (section 11.11).
-    TextResponse = 0x24 | 0x00 {
+    TextResponse "Text Response" = 0x24 | 0x00 {
         /// The whole negotiation, or the end of it.
         last: bool = 1 & 0x80;
         /// The text goes on in the next response.
@@ -348,7 +348,7 @@ headers! {
         max_cmd_sn: u32 = 32;
     }
     /// SCSI Data-In (section 11.7).
-    DataIn = 0x25 | 0x00 {
+    DataIn "SCSI Data-In" = 0x25 | 0x00 {
         /// The last one of its sequence.
         last: bool = 1 & 0x80;
         /// An acknowledgement is asked for: recovery above level 0.
@@ -381,7 +381,7 @@ headers! {
         residual: u32 = 44;
     }
     /// Logout Response (section 11.15).
-    LogoutResponse = 0x26 | 0x80 {
+    LogoutResponse "Logout Response" = 0x26 | 0x80 {
         /// 0 done, 1 no such connection, 2 no recovery here, 3 the cleanup failed.
         response: u8 = 2;
         /// The request's tag.
@@ -398,7 +398,7 @@ headers! {
         time_to_retain: u16 = 42;
     }
     /// Ready To Transfer: the target asks for data of a write (section 11.8).
-    R2t = 0x31 | 0x80 {
+    R2t "R2T" = 0x31 | 0x80 {
         /// The logical unit, for the Data-Out.
         lun: u64 = 8;
         /// The task's tag.
@@ -419,7 +419,7 @@ headers! {
         desired_len: u32 = 44;
     }
     /// Asynchronous Message (section 11.9).
-    AsyncMessage = 0x32 | 0x80 {
+    AsyncMessage "Asynchronous Message" = 0x32 | 0x80 {
         /// The logical unit.
         lun: u64 = 8;
         /// The number of this status.
@@ -442,7 +442,7 @@ headers! {
         reserved_tag: u32 = 16 or NO_TAG;
     }
     /// Reject: a PDU that the target does not take; its data is that PDU's header (section 11.17).
-    Reject = 0x3f | 0x80 {
+    Reject "Reject" = 0x3f | 0x80 {
         /// 2 data digest, 4 protocol error, 5 not supported, 6 too many immediate commands, 9 a field is invalid, and others.
         reason: u8 = 2;
         /// Reserved as a tag: [`NO_TAG`].

@@ -19,6 +19,16 @@ pub fn lun(number: u16) -> u64 {
 }
 
 /// A SCSI command and the data that goes with it.
+///
+/// ```
+/// use bytes::Bytes;
+/// use segchain_iscsi::scsi::{Command, Transfer, lun};
+///
+/// let write = Command::write10(lun(1), 7, 2, Bytes::from(vec![0; 1024]));
+/// assert_eq!(write.cdb[..10], [0x2a, 0, 0, 0, 0, 7, 0, 0, 2, 0]);
+/// let inquiry = Command::new(lun(1), &[0x12, 0, 0, 0, 36, 0], Transfer::Read(36));
+/// # assert_eq!(inquiry.attribute, 1);
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Command {

@@ -346,6 +346,24 @@ fn an_offer_that_is_not_answered_leaves_the_default() {
 }
 
 #[test]
+fn the_first_burst_is_never_longer_than_any_burst() {
+    let text = b"FirstBurstLength=262144\0MaxBurstLength=1000\0";
+    let turns = initiator_hears(options(), &[security(), operational(text)]).unwrap();
+    let negotiated = &turns[2].done.as_ref().unwrap().negotiated;
+    assert_eq!((negotiated.first_burst, negotiated.max_burst), (1000, 1000));
+}
+
+/// An initiator may leave the operational stage out: then nobody has said what it takes.
+#[test]
+fn a_login_without_an_operational_stage_leaves_every_default() {
+    let login = LoginRequest { transit: true, csg: 0, nsg: 3, ..LoginRequest::default() };
+    let turns = target_hears(target_options(), &[request(login, &names("AuthMethod=None\0"))]).unwrap();
+    let negotiated = &turns[0].done.as_ref().unwrap().negotiated;
+    assert_eq!((negotiated.max_send, negotiated.max_recv), (8192, 8192));
+    assert!(!negotiated.header_digest && !negotiated.data_digest && negotiated.initial_r2t);
+}
+
+#[test]
 fn a_login_pdu_with_another_value_than_the_login_has_it_names_the_field() {
     let of = |header: LoginResponse| {
         let header = LoginResponse { exp_cmd_sn: 1, ..header };
@@ -365,7 +383,7 @@ fn a_login_pdu_with_another_value_than_the_login_has_it_names_the_field() {
     assert_eq!(of(LoginResponse { more: true, ..good }), ("transit bit", 1, 0, 1));
     let ping = wire(&open(false, false), Pdu::new(NopIn::default(), ()));
     let error = initiator_hears(options(), &[ping]).unwrap_err();
-    assert_eq!(error, Error::Unexpected { pdu: "NopIn", opcode: 0x20 });
+    assert_eq!(error, Error::Unexpected { pdu: "NOP-In", opcode: 0x20 });
 
     let first = request(LoginRequest::default(), &names("AuthMethod=None\0"));
     let second = |header| match target_hears(target_options(), &[first.clone(), request(header, b"")]) {
@@ -376,7 +394,7 @@ fn a_login_pdu_with_another_value_than_the_login_has_it_names_the_field() {
     assert_eq!(second(LoginRequest { csg: 1, ..LoginRequest::default() }), ("current stage", 1, 0, 1));
     let command = wire(&open(false, false), Pdu::new(NopOut::default(), ()));
     let error = target_hears(target_options(), &[command]).unwrap_err();
-    assert_eq!(error, Error::Unexpected { pdu: "NopOut", opcode: 0 });
+    assert_eq!(error, Error::Unexpected { pdu: "NOP-Out", opcode: 0 });
 }
 
 /// Names that no initiator has, to make texts that take several PDUs in both directions.

@@ -232,7 +232,7 @@ fn an_r2t_that_does_not_fit_its_write_is_a_violation_that_names_the_field() {
     assert!(hear(&mut initiator, good, b"").is_ok());
     let case = |r2t: R2t, field: &'static str, offset: u64, least: u64, most: u64, got: u64| {
         let violation = hear(&mut start().0, r2t, b"").unwrap_err();
-        assert_eq!(violation, Violation::Field { pdu: "R2t", field, offset, least, most, got });
+        assert_eq!(violation, Violation::Field { pdu: "R2T", field, offset, least, most, got });
     };
     let length = "desired data transfer length";
     case(R2t { desired_len: 5001, ..good }, length, 44, 1, 5000, 5001);
@@ -248,7 +248,7 @@ fn an_r2t_that_does_not_fit_its_write_is_a_violation_that_names_the_field() {
     assert!(matches!(violation, Violation::Field { field: "count of outstanding R2T", .. }), "{violation}");
 
     let (mut initiator, task) = start();
-    let unknown = |itt| Err(Violation::UnknownTask { pdu: "R2t", itt, offset: 16 });
+    let unknown = |itt| Err(Violation::UnknownTask { pdu: "R2T", itt, offset: 16 });
     let r2t = |itt| R2t { itt, ..good };
     assert_eq!(hear(&mut initiator, r2t(task + 7), b"").map(drop), unknown(task + 7));
     let reading = read(&mut initiator, 10);
@@ -302,7 +302,7 @@ fn data_of_a_read_that_does_not_fit_is_a_violation_that_names_the_field() {
         hear(&mut initiator, DataIn { itt, ..DataIn::default() }, b"hello").unwrap();
         let violation = hear(&mut initiator, DataIn { itt, ..header }, data).unwrap_err();
         let (field, offset, least, most, got) = expected;
-        assert_eq!(violation, Violation::Field { pdu: "DataIn", field, offset, least, most, got });
+        assert_eq!(violation, Violation::Field { pdu: "SCSI Data-In", field, offset, least, most, got });
     };
     let good = DataIn { data_sn: 1, offset: 5, ..DataIn::default() };
     case(DataIn { data_sn: 0, ..good }, b"x", ("data number", 36, 1, 1, 0));
@@ -313,13 +313,13 @@ fn data_of_a_read_that_does_not_fit_is_a_violation_that_names_the_field() {
     let mut initiator = plain();
     let itt = read(&mut initiator, 10);
     let violation = hear(&mut initiator, DataIn { itt, ..with_status }, b"x").unwrap_err();
-    let text = "DataIn: status number at 24: expected 3, got 4";
+    let text = "SCSI Data-In: status number at 24: expected 3, got 4";
     assert_eq!(violation.to_string(), text);
     let mut initiator = plain();
     let itt = write(&mut initiator, 10);
     pdus(&mut initiator);
     let violation = hear(&mut initiator, DataIn { itt, ..DataIn::default() }, b"x").unwrap_err();
-    assert_eq!(violation, Violation::UnknownTask { pdu: "DataIn", itt, offset: 16 });
+    assert_eq!(violation, Violation::UnknownTask { pdu: "SCSI Data-In", itt, offset: 16 });
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn a_command_ends_with_what_the_target_makes_of_it() {
     assert_eq!(
         outcome(check, &[0, 9, 0x70]),
         Err(Violation::Field {
-            pdu: "ScsiResponse",
+            pdu: "SCSI Response",
             field: "sense length",
             offset: 48,
             least: 0,
@@ -396,7 +396,10 @@ fn pings_of_the_target_that_are_not_answered_have_a_limit() {
         assert!(hear(&mut initiator, ping, b"").unwrap().is_none());
     }
     let violation = hear(&mut initiator, ping, b"").unwrap_err();
-    assert_eq!(violation.to_string(), "NopIn: count of unanswered pings at 20: expected 0 to 1023, got 1024");
+    assert_eq!(
+        violation.to_string(),
+        "NOP-In: count of unanswered pings at 20: expected 0 to 1023, got 1024"
+    );
     assert_eq!(pdus(&mut initiator).len(), 1024);
     assert!(hear(&mut initiator, ping, b"").is_ok());
 }
@@ -509,8 +512,8 @@ fn what_nobody_asked_for_is_a_violation() {
     // An answer of another kind than the request.
     let response = ScsiResponse { itt: ping, stat_sn: 3, ..ScsiResponse::default() };
     let violation = hear(&mut initiator, response, b"").unwrap_err();
-    assert_eq!(violation, Violation::UnknownTask { pdu: "ScsiResponse", itt: ping, offset: 16 });
-    let text = format!("ScsiResponse for task {ping:#x} (at 16), which there is not");
+    assert_eq!(violation, Violation::UnknownTask { pdu: "SCSI Response", itt: ping, offset: 16 });
+    let text = format!("SCSI Response for task {ping:#x} (at 16), which there is not");
     assert_eq!(violation.to_string(), text);
     let mut initiator = plain();
     let pong = NopIn { itt: 5, stat_sn: 3, ..NopIn::default() };

@@ -8,6 +8,14 @@ use crate::{Bhs, Options};
 
 /// What one side wishes of a session. The defaults are digests if the other side has them, and bursts that are larger than
 /// the RFC's own defaults.
+///
+/// ```
+/// use segchain_iscsi::login::{DigestOffer, InitiatorOptions, Parameters};
+///
+/// let mut options = InitiatorOptions::new("iqn.2026-11.example:me", "iqn.2026-11.example:disk");
+/// // No session without a header digest, no digest over data, and 1 MiB of data a PDU.
+/// options.parameters = Parameters::new().digests(DigestOffer::Require, DigestOffer::Off).max_recv(1 << 20);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Parameters {
     digests: [DigestOffer; 2],

@@ -11,6 +11,29 @@ use crate::{Header, Incoming, LoginRequest, LoginResponse};
 /// The target's half: one connection a session, no authentication, no discovery.
 ///
 /// An initiator that is refused is told why, and the caller, who sees [`Turn::refused`], closes when that is sent.
+///
+/// ```no_run
+/// use segchain::recv::Receiver;
+/// use segchain::transport::SocketRef;
+/// use segchain_iscsi::login::{Target, TargetOptions};
+/// use std::io::{ErrorKind, Write};
+///
+/// let (mut socket, _) = std::net::TcpListener::bind("127.0.0.1:3260")?.accept()?;
+/// let login = Target::new(TargetOptions::new("iqn.2026-11.example:disk".to_owned()));
+/// let mut receiver = Receiver::new(SocketRef::new(socket.try_clone()?), login);
+/// let session = loop {
+///     let turn = receiver.next(&mut (), None, |turn| turn)?.ok_or(ErrorKind::UnexpectedEof)?;
+///     socket.write_all(&turn.send)?;
+///     if let Some(status) = turn.refused {
+///         return Err(std::io::Error::other(status.to_string()));
+///     }
+///     if let Some(session) = turn.done {
+///         break session;
+///     }
+/// };
+/// println!("{} has logged in", session.initiator);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Target {
     options: TargetOptions,

@@ -332,7 +332,7 @@ impl Initiator {
 
     fn r2t(&mut self, r2t: &R2t) -> Result<(), Violation> {
         let task = self.tasks.get_mut(&r2t.itt);
-        let unknown = Violation::UnknownTask { pdu: "R2t", itt: r2t.itt, offset: 16 };
+        let unknown = Violation::UnknownTask { pdu: "R2T", itt: r2t.itt, offset: 16 };
         let burst = task.ok_or(unknown)?.r2t(r2t, &self.negotiated)?;
         self.bursts.push_back(burst);
         Ok(())

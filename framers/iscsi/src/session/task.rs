@@ -43,13 +43,13 @@ impl Task {
     /// Takes a piece of a read's data.
     pub(super) fn data_in(&mut self, header: &DataIn, bytes: u64) -> Result<(), Violation> {
         let Task::Read { len, received, data_sn } = self else {
-            return Err(Violation::UnknownTask { pdu: "DataIn", itt: header.itt, offset: 16 });
+            return Err(Violation::UnknownTask { pdu: "SCSI Data-In", itt: header.itt, offset: 16 });
         };
-        range("DataIn", "data number", 36, *data_sn..=*data_sn, header.data_sn)?;
+        range("SCSI Data-In", "data number", 36, *data_sn..=*data_sn, header.data_sn)?;
         // DataPDUInOrder and DataSequenceInOrder are Yes.
-        range("DataIn", "buffer offset", 40, *received..=*received, header.offset)?;
+        range("SCSI Data-In", "buffer offset", 40, *received..=*received, header.offset)?;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        range("DataIn", "data length", 5, 0..=*len - *received, bytes)?;
+        range("SCSI Data-In", "data length", 5, 0..=*len - *received, bytes)?;
         *received += bytes;
         *data_sn = data_sn.wrapping_add(1);
         Ok(())
@@ -58,16 +58,16 @@ impl Task {
     /// Takes the target's wish for data of a write.
     pub(super) fn r2t(&mut self, r2t: &R2t, negotiated: &Negotiated) -> Result<Burst, Violation> {
         let Task::Write { pages, r2t_sn, outstanding } = self else {
-            return Err(Violation::UnknownTask { pdu: "R2t", itt: r2t.itt, offset: 16 });
+            return Err(Violation::UnknownTask { pdu: "R2T", itt: r2t.itt, offset: 16 });
         };
         let len = pages.len() as u32; // the length was checked when the command came
         let R2t { lun, itt, ttt, offset, desired_len, .. } = *r2t;
-        range("R2t", "target transfer tag", 20, 0..=NO_TAG - 1, ttt)?;
-        range("R2t", "R2T number", 36, *r2t_sn..=*r2t_sn, r2t.r2t_sn)?;
-        range("R2t", "buffer offset", 40, 0..=len.saturating_sub(1), offset)?;
+        range("R2T", "target transfer tag", 20, 0..=NO_TAG - 1, ttt)?;
+        range("R2T", "R2T number", 36, *r2t_sn..=*r2t_sn, r2t.r2t_sn)?;
+        range("R2T", "buffer offset", 40, 0..=len.saturating_sub(1), offset)?;
         let most = negotiated.max_burst.min(len.saturating_sub(offset));
-        range("R2t", "desired data transfer length", 44, 1..=most, desired_len)?;
-        range("R2t", "count of outstanding R2T", 36, 0..=negotiated.max_outstanding_r2t - 1, *outstanding)?;
+        range("R2T", "desired data transfer length", 44, 1..=most, desired_len)?;
+        range("R2T", "count of outstanding R2T", 36, 0..=negotiated.max_outstanding_r2t - 1, *outstanding)?;
         *r2t_sn = r2t_sn.wrapping_add(1);
         *outstanding += 1;
         let (at, end) = (offset.into(), u64::from(offset) + u64::from(desired_len));
@@ -115,7 +115,7 @@ fn sense(data: &Data) -> Result<Sense, Violation> {
     let Data::Bytes(bytes) = data else { return Ok(Sense::default()) };
     let Some(len) = bytes.first_chunk() else { return Ok(Sense::default()) };
     let (len, most) = (u16::from_be_bytes(*len), bytes.len() - 2);
-    range("ScsiResponse", "sense length", 48, 0..=most as u32, len.into())?;
+    range("SCSI Response", "sense length", 48, 0..=most as u32, len.into())?;
     Ok(Sense::decode(bytes.slice(2..2 + usize::from(len))))
 }
 
