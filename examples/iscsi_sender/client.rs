@@ -33,6 +33,8 @@ use crate::{Done, Result, bar};
 const NAME: &str = "iqn.2026-01.invalid.segchain:iscsi-sender";
 /// How long a peer may take, for a connection and for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a command is sent that meets a unit attention.
+const TRIES: u32 = 3;
 /// PDUs that are sent together: so many, or about so many bytes.
 const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 1 << 20;
@@ -100,25 +102,23 @@ impl Client {
 
     /// What is next of interest. It waits, and sends meanwhile.
     pub fn next(&mut self) -> Result<Event> {
-        let mut last = Instant::now();
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let received = self.receive()?;
             let blocked = self.send()?;
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
-            match received {
-                Received::Eof => {
-                    return Err(self.failed(&"the peer closed the connection before it answered"));
-                }
-                Received::Blocked => {}
-                _ => continue,
+            if received == Received::Eof {
+                return Err(self.failed(&"the peer closed the connection before it answered"));
             }
-            let interest = if blocked { Interest::Either } else { Interest::Readable };
-            if self.receiver.transport().wait(interest, Some(PATIENCE))? {
-                last = Instant::now();
-            } else if last.elapsed() >= PATIENCE {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Err(self.failed(&format!("no answer in {} s", PATIENCE.as_secs())));
+            }
+            if received == Received::Blocked {
+                let interest = if blocked { Interest::Either } else { Interest::Readable };
+                self.receiver.transport().wait(interest, Some(left))?;
             }
         }
     }
@@ -142,14 +142,14 @@ impl Client {
             {
                 let (command, memory) = command?;
                 let itt = self.start(command.clone(), memory)?;
-                running.insert(itt, (index, command));
+                running.insert(itt, (index, command, 1));
             }
             if running.is_empty() {
                 bar.finish_and_clear();
                 return Ok(result);
             }
             let (itt, outcome) = self.outcome()?;
-            let Some((index, command)) = running.remove(&itt) else { continue };
+            let Some((index, command, tries)) = running.remove(&itt) else { continue };
             let memory = self.reads.0.remove(&itt.into()).unwrap_or_default();
             match outcome {
                 Ok(moved) => {
@@ -158,9 +158,9 @@ impl Client {
                     result.ok += 1;
                     done((index, memory), len)?;
                 }
-                Err(Failure::CheckCondition(sense)) if sense.is_unit_attention() => {
+                Err(Failure::CheckCondition(sense)) if sense.is_unit_attention() && tries < TRIES => {
                     let itt = self.start(command.clone(), memory)?;
-                    running.insert(itt, (index, command));
+                    running.insert(itt, (index, command, tries + 1));
                 }
                 Err(failure) => result.fail(failure.to_string()),
             }
@@ -183,14 +183,10 @@ impl Client {
     /// Ends the session.
     pub fn log_out(mut self) -> Result<()> {
         self.initiator.logout();
-        loop {
-            match self.next()? {
-                Event::LoggedOut { response: 0 } => return Ok(()),
-                Event::LoggedOut { response } => {
-                    return Err(self.failed(&format!("logout: response {response}")));
-                }
-                _ => {}
-            }
+        match self.next()? {
+            Event::LoggedOut { response: 0 } => Ok(()),
+            Event::LoggedOut { response } => Err(self.failed(&format!("logout: response {response}"))),
+            other => Err(self.failed(&format!("unexpected: {other:?}"))),
         }
     }
 
