@@ -9,7 +9,7 @@ use segchain::framer::Framer as _;
 use segchain_iscsi::login::{self, DigestOffer, Parameters, Status};
 use segchain_iscsi::scsi::{Capacity, Command, Failure, Moved, lun};
 use segchain_iscsi::session::Event;
-use segchain_iscsi::{Extent, NopOut, Pages, Pdu};
+use segchain_iscsi::{Extent, Header, NO_TAG, NopOut, Pages, Pdu};
 use segchain_testkit::peers::{Iscsi, require};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -176,4 +176,22 @@ fn many_requests_in_flight_keep_to_the_window_that_tgt_grants() {
     }
     assert_eq!(client.initiator.in_flight(), 0);
     assert_eq!(on_disk(&tgt, 299, BLOCK), pattern(BLOCK + 299)[299..]);
+}
+
+/// tgt drops an initiator that leaves two pings unanswered.
+#[test]
+fn pings_of_tgt_are_answered_and_the_session_lives() {
+    let Some(tgt) = require(Iscsi::start()) else { return };
+    tgt.set("nop_interval", "1").unwrap();
+    tgt.set("nop_count", "2").unwrap();
+    let mut client = client(&tgt, digests(true, true));
+    for _ in 0..4 {
+        let pdu = client.receiver.next(&mut (), Some(deadline()), |pdu| pdu).unwrap().unwrap();
+        let Header::NopIn(ping) = pdu.header() else { panic!("{pdu:?}") };
+        assert!(ping.itt == NO_TAG && ping.ttt != NO_TAG, "{ping:?}");
+        assert!(client.initiator.receive(pdu).unwrap().is_none());
+        let answer = client.initiator.next_pdu().unwrap();
+        client.send(answer);
+    }
+    assert_eq!(client.echo(Bytes::from_static(b"still here").into()), b"still here");
 }
