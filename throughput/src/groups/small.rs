@@ -33,6 +33,7 @@ use crate::link;
 use crate::machine::{Side, thread_cpu};
 use crate::ours::counts;
 use crate::pages::{Pool, Sum, crc_by_hand};
+use crate::plot::Chart;
 use crate::raw;
 use crate::report::{Report, Row, Section};
 use crate::tokio_io::Async;
@@ -83,6 +84,7 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
             section.rows.extend(send_rows(bench, &messages, sealed)?);
         }
         targets(report, &section, body);
+        report.charts.push(chart(&section, what, body));
         report.sections.push(section);
     }
     let mut section = Section::new("Receiving records of 200 B", RECEIVED);
@@ -93,6 +95,27 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
     }
     report.sections.push(section);
     Ok(())
+}
+
+/// Over the number of messages a call.
+fn chart(section: &Section, what: &str, body: u64) -> Chart {
+    let line = |name: &str, method: &dyn Fn(usize) -> String| {
+        let values = A_CALL.iter().map(|&batch| section.get(&method(batch), body, "speed_ratio"));
+        (name.to_string(), values.collect())
+    };
+    Chart {
+        file: format!("small-{}", size(body)),
+        title: format!("Many messages a call, {what}"),
+        x: "messages a call".into(),
+        y: "speed / raw, 1 a call".into(),
+        steps: A_CALL.iter().map(usize::to_string).collect(),
+        lines: vec![
+            line("segchain", &|batch| format!("{batch} a call")),
+            line("raw", &|batch| format!("raw, {batch} a call")),
+            line("segchain + crc", &|batch| format!("{batch} a call + crc")),
+            line("raw + crc", &|batch| format!("raw, {batch} a call + crc")),
+        ],
+    }
 }
 
 fn targets(report: &mut Report, section: &Section, body: u64) {
