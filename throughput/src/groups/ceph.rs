@@ -4,7 +4,8 @@
 //! whole message, checks it and answers `ENAMETOOLONG`; no store is measured. Baseline: `librados-null`, the same load through
 //! librados (`throughput/librados-null.c`), started anew for each piece and measured by itself: CPU time of its whole process,
 //! all threads, from the first write to the last answer. Ours is one thread, and so its CPU time is that thread's. Neither
-//! side is pinned, and both turn their piece into one connection to the same osd, one after the other.
+//! side is pinned, and both turn their piece into one connection to the same osd, one after the other. librados is given one
+//! buffer, again and again, and so are we: what scattered pages cost beside that, prefetch and checksum, is a row of its own.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -27,9 +28,10 @@ use crate::stats::Spread;
 pub const GROUP: Group = Group {
     name: "ceph",
     about: "Null operations against a real osd: it receives and checks each message, and refuses it for its name. \
-            Baseline: librados, by its own count, in pieces between ours. CPU is that of the whole client (ours: one thread, \
-            librados: its process without connecting). Both send the same bytes over and over: ours in scattered pages of \
-            4 KiB (--page-pool BYTES takes them from a larger pool), librados from one buffer. Nothing is pinned. Where an osd speaks both versions librados chooses the second.",
+            Baseline: librados, by its own count, in pieces between ours. CPU is that of the whole client (ours: one thread; \
+            librados: its process without connecting). Both send one buffer over and over; the rows of 4k pages send as many \
+            bytes from scattered pages (--page-pool BYTES: buffers and pages of a larger pool). Nothing is pinned. Where an \
+            osd speaks both versions librados chooses the second.",
     run,
 };
 
@@ -77,6 +79,7 @@ const PAGE: u64 = 4096;
 const PIECE: Duration = Duration::from_millis(600);
 const SHORT_PIECE: Duration = Duration::from_millis(20);
 const OURS: &str = "segchain";
+const PAGED: &str = "segchain, 4k pages";
 const LIBRADOS: &str = "librados";
 const LIBRADOS_AGAIN: &str = "librados again";
 
@@ -94,12 +97,13 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
         report.notes.push("Without --librados CONF there is nothing to compare with.".into());
     }
     bench.machine.unpin()?;
-    // The same bytes over and over, as librados-null does, but in scattered pages.
+    // The same bytes over and over, as librados-null does.
     let sizes = bench.sizes(SIZES);
-    let pools: Vec<Pool> =
-        sizes.iter().map(|size| Pool::new(bench.args.page_pool.unwrap_or(*size), PAGE)).collect();
-    let messages: Vec<Vec<Message<'_>>> =
-        pools.iter().zip(&sizes).map(|(pool, size)| pool.messages(*size)).collect();
+    let pools = |segment: fn(u64) -> u64| -> Vec<Pool> {
+        sizes.iter().map(|&size| Pool::new(bench.args.page_pool.unwrap_or(size), segment(size))).collect()
+    };
+    let (buffers, pages) = (pools(|size| size), pools(|_| PAGE));
+    let (buffers, pages) = (messages(&buffers, &sizes), messages(&pages, &sizes));
     for at in 0..osd.len() {
         let peer = peer(bench, at)?;
         let version = peer.version()?;
@@ -110,13 +114,13 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
                 Version::V1 => ("v1", "version 1"),
                 Version::V2 => ("v2", "version 2"),
             };
-            let pool = bench.args.page_pool.map_or("of one message".into(), size);
-            let title = format!("Messenger {words}, {in_flight} in flight, pool {pool}");
+            let pool = bench.args.page_pool.map_or(String::new(), |pool| format!(", pool {}", size(pool)));
+            let title = format!("Messenger {words}, {in_flight} in flight{pool}");
             let mut section = Section::new(title, COLUMNS);
-            for messages in &messages {
+            for (buffers, pages) in buffers.iter().zip(&pages) {
                 let what = format!("ceph {name}, {in_flight} in flight");
                 let load = Load { bench, in_flight, conf: conf.map(PathBuf::as_path), librados_null };
-                for row in load.rows(&what, messages, &mut *client)? {
+                for row in load.rows(&what, buffers, pages, &mut *client)? {
                     section.rows.push(row.label("protocol", name).label("in_flight", in_flight.to_string()));
                 }
             }
@@ -126,12 +130,17 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
                 &format!("CPU of a client, messenger {words}, {in_flight} in flight"),
                 &section,
                 ("cpu_ratio", "CPU / librados"),
-                &[OURS, LIBRADOS_AGAIN],
+                &[OURS, PAGED, LIBRADOS_AGAIN],
             ));
             report.sections.push(section);
         }
     }
     Ok(())
+}
+
+/// Of each size, out of its own pool.
+fn messages<'p>(pools: &'p [Pool], sizes: &[u64]) -> Vec<Vec<Message<'p>>> {
+    pools.iter().zip(sizes).map(|(pool, size)| pool.messages(*size)).collect()
 }
 
 fn targets(report: &mut Report, section: &Section, what: &str) {
@@ -195,41 +204,47 @@ impl Load<'_> {
     fn rows<'p>(
         &self,
         what: &str,
-        messages: &'p [Message<'p>],
+        buffers: &'p [Message<'p>],
+        pages: &'p [Message<'p>],
         client: &mut (dyn Client<'p> + 'p),
     ) -> io::Result<Vec<Row>> {
-        let payload = messages[0].payload();
-        let mut methods = vec![OURS];
+        let payload = buffers[0].payload();
+        // Those without messages are librados.
+        let mut methods = vec![(OURS, Some(buffers))];
+        if payload > PAGE {
+            methods.push((PAGED, Some(pages)));
+        }
         if self.conf.is_some() {
-            methods.extend([LIBRADOS, LIBRADOS_AGAIN]);
+            methods.extend([(LIBRADOS, None), (LIBRADOS_AGAIN, None)]);
         }
         let lasting = self.bench.piece().map_or(SHORT_PIECE, |_| PIECE);
         let rounds = self.bench.rounds();
         let bar = self.bench.bar(&format!("{what}, {}", size(payload)), rounds * methods.len());
         // Warm: the osd has its buffers, the connection its window.
-        client.run(messages, self.in_flight, SHORT_PIECE)?;
+        client.run(buffers, self.in_flight, SHORT_PIECE)?;
         let mut ran: Vec<Vec<Ran>> = vec![Vec::new(); methods.len()];
         let mut random = Random(0x2545_f491_4f6c_dd1d);
         for _ in 0..rounds {
             for method in random.shuffled(methods.len()) {
-                ran[method].push(match self.conf {
-                    Some(conf) if method > 0 => self.librados(conf, payload, lasting)?,
-                    _ => client.run(messages, self.in_flight, lasting)?,
+                ran[method].push(match methods[method].1 {
+                    Some(messages) => client.run(messages, self.in_flight, lasting)?,
+                    None => self.librados(payload, lasting)?,
                 });
                 bar.inc(1);
             }
         }
         bar.finish_and_clear();
-        Ok(methods.iter().zip(&ran).map(|(method, own)| row(method, payload, own, ran.get(1))).collect())
+        let base = methods.iter().position(|method| method.0 == LIBRADOS).map(|at| &ran[at]);
+        Ok(methods.iter().zip(&ran).map(|(method, own)| row(method.0, payload, own, base)).collect())
     }
 
     /// One piece in a process of its own.
-    fn librados(&self, conf: &Path, payload: u64, lasting: Duration) -> io::Result<Ran> {
+    fn librados(&self, payload: u64, lasting: Duration) -> io::Result<Ran> {
         let program = self.librados_null;
         let failed = |why: &str| io::Error::other(format!("{}: {}", program.display(), why.trim()));
         let numbers = [payload.to_string(), self.in_flight.to_string(), lasting.as_secs_f64().to_string()];
         let output = Command::new(program)
-            .arg(conf)
+            .args(self.conf)
             .args([&self.bench.args.ceph.librados_pool, "null"])
             .args(numbers)
             .output()
@@ -267,7 +282,7 @@ fn row(method: &str, payload: u64, own: &[Ran], librados: Option<&Vec<Ran>>) -> 
         row.set("speed_ratio", Spread::of_ratios(&series(own, &rate), &series(base, &rate)));
         row.set("cpu_ratio", Spread::of_ratios(&series(own, &cpu), &series(base, &cpu)));
     }
-    if method == OURS {
+    if [OURS, PAGED].contains(&method) {
         let each = |of: fn(&Ran) -> u64| series(own, &|ran| of(ran) as f64 / ran.requests as f64);
         row.set("calls_per_message", Spread::of(each(|ran| ran.counts.calls)));
         row.set("copied_per_message", Spread::of(each(|ran| ran.counts.copied)));
