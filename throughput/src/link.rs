@@ -33,7 +33,13 @@ pub fn tcp() -> io::Result<(TcpStream, TcpStream)> {
 /// # Errors
 /// As [`tcp`].
 pub fn prepare(socket: &TcpStream) -> io::Result<()> {
-    sockopt::set_tcp_congestion(socket, CONGESTION)?;
+    sockopt::set_tcp_congestion(socket, CONGESTION).map_err(|error| {
+        let error = io::Error::from(error);
+        io::Error::new(
+            error.kind(),
+            format!("{CONGESTION} (net.ipv4.tcp_allowed_congestion_control): {error}"),
+        )
+    })?;
     sockopt::set_tcp_nodelay(socket, true)?;
     let (congestion, nodelay) = (sockopt::tcp_congestion(socket)?, sockopt::tcp_nodelay(socket)?);
     if congestion.trim_end_matches('\0') == CONGESTION && nodelay {

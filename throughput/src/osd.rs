@@ -168,7 +168,10 @@ where
     let mut refusals = Vec::new();
     while refusals.len() < TRIES {
         let turn = receiver.next(&mut (), deadline, |turn| turn).map_err(io::Error::other)?;
-        let (send, refused, done) = parts(turn.ok_or(io::ErrorKind::UnexpectedEof)?);
+        // What an osd does to a client that means another one (measured against ceph-osd 16.2.15).
+        let turn =
+            turn.ok_or_else(|| io::Error::other("the osd has closed the connection: is --nonce right?"))?;
+        let (send, refused, done) = parts(turn);
         let mut out = ChainBuilder::new();
         out.put(&send);
         sender.send_blocking(&mut Outgoing::new(out.finish()?), deadline)?;

@@ -104,11 +104,12 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
     };
     let (buffers, pages) = (pools(|size| size), pools(|_| PAGE));
     let (buffers, pages) = (messages(&buffers, &sizes), messages(&pages, &sizes));
-    for at in 0..osd.len() {
+    for (at, address) in osd.iter().enumerate() {
         let peer = peer(bench, at)?;
-        let version = peer.version()?;
+        let failed = |why: io::Error| io::Error::other(format!("{address}: {why}"));
+        let version = peer.version().map_err(failed)?;
         let conf = one_or_each(librados, at, "librados")?;
-        let mut client = peer.connect(version)?;
+        let mut client = peer.connect(version).map_err(failed)?;
         for in_flight in IN_FLIGHT {
             let (name, words) = match version {
                 Version::V1 => ("v1", "version 1"),
