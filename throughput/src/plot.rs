@@ -35,6 +35,8 @@ pub struct Chart {
     pub steps: Vec<String>,
     /// Name and values of each line; `None` where nothing was measured.
     pub lines: Vec<(String, Vec<Option<Spread>>)>,
+    /// Bars beside each other instead of lines: for steps between which nothing is.
+    pub bars: bool,
 }
 
 impl Chart {
@@ -59,6 +61,7 @@ impl Chart {
             y: y.into(),
             steps: sizes.iter().map(|bytes| size(*bytes)).collect(),
             lines: methods.iter().map(line).collect(),
+            bars: false,
         }
     }
 
@@ -77,12 +80,15 @@ impl Chart {
         let highest = self.lines.iter().flat_map(|line| line.1.iter().flatten()).map(|spread| spread.max);
         let highest = highest.fold(0.0, f64::max).max(f64::MIN_POSITIVE) * 1.05;
         let last = self.steps.len().max(2) as f64 - 1.0;
+        let margin = if self.bars { 0.5 } else { 0.1 };
+        // All bars of a step take four fifths of it.
+        let width = 0.8 / self.lines.len().max(1) as f64;
         let mut chart = ChartBuilder::on(&root)
             .caption(&self.title, ("sans-serif", 18))
             .margin(10)
             .x_label_area_size(40)
             .y_label_area_size(60)
-            .build_cartesian_2d(-0.1..last + 0.1, 0.0..highest)?;
+            .build_cartesian_2d(-margin..last + margin, 0.0..highest)?;
         let name = |x: &f64| {
             let whole = (x - x.round()).abs() < 1e-6 && *x > -0.5;
             if whole {
@@ -104,6 +110,17 @@ impl Chart {
             let color = COLORS[index % COLORS.len()].to_rgba();
             let points: Vec<(f64, Spread)> =
                 values.iter().enumerate().filter_map(|(x, value)| Some((x as f64, (*value)?))).collect();
+            if self.bars {
+                let left = width * index as f64 - 0.4;
+                let bar = |(x, y): &(f64, Spread)| {
+                    Rectangle::new([(x + left, 0.0), (x + left + width, y.median)], color.filled())
+                };
+                chart
+                    .draw_series(points.iter().map(bar))?
+                    .label(name)
+                    .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 16, y + 4)], color.filled()));
+                continue;
+            }
             chart
                 .draw_series(LineSeries::new(
                     points.iter().map(|(x, y)| (*x, y.median)),

@@ -334,5 +334,6 @@ fn histogram(section: &Section) -> Option<Chart> {
         y: "packets per message".into(),
         steps: ["to 255", "to 511", "to 1023", "below MSS", "MSS"].map(String::from).into(),
         lines: rows.map(line).collect(),
+        bars: true,
     })
 }

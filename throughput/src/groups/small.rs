@@ -115,6 +115,7 @@ fn chart(section: &Section, what: &str, body: u64) -> Chart {
             line("segchain + crc", &|batch| format!("{batch} a call + crc")),
             line("raw + crc", &|batch| format!("raw, {batch} a call + crc")),
         ],
+        bars: false,
     }
 }
 
