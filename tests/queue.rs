@@ -384,6 +384,15 @@ fn put(queue: &Queue, message: Message) -> Ticket<Message> {
     queue.try_push(message).expect("room")
 }
 
+/// Until somebody waits for a flusher to take a message back.
+fn until_revoking<T: VectoredSend>(queue: &SendQueue<Message, Frames, T>) {
+    let until = Instant::now() + LONG;
+    while !format!("{queue:?}").contains("revoking: 1") {
+        assert!(Instant::now() < until, "nobody revokes: {queue:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Everything that was counted is given back.
 fn assert_quiescent(queue: &Queue) {
     assert_eq!((queue.len(), queue.live_tickets()), (0, 0), "{queue:?}");
@@ -857,7 +866,7 @@ fn what_the_kernel_holds_back_for_a_message_that_is_revoked_leaves_at_once() {
         });
         assert!(called.recv().expect("a call"), "more was to follow");
         let revoker = thread::spawn(move || second.revoke());
-        thread::sleep(SHORT);
+        until_revoking(&queue);
         go.send(()).expect("a flusher");
         assert_eq!(flusher.join().expect("no panic"), Ok(Flushed::Idle));
         assert!(matches!(revoker.join().expect("no panic"), Revocation::Dropped));
@@ -884,7 +893,9 @@ fn a_stream_is_pushed_out_only_if_more_was_to_follow() {
             });
             queue.transport().until_held();
             let revoker = revoked.then(|| thread::spawn(move || second.revoke()));
-            thread::sleep(SHORT);
+            if revoked {
+                until_revoking(&queue);
+            }
             queue.transport().open_gate();
             assert_eq!(flusher.join().expect("no panic"), Ok(Flushed::Idle));
             drop(revoker.map(thread::JoinHandle::join));
@@ -892,6 +903,60 @@ fn a_stream_is_pushed_out_only_if_more_was_to_follow() {
             let state = queue.transport().state();
             assert_eq!((state.pushed_out, state.calls.len()), (pushed_out, 2 - pushed_out));
         }
+    });
+}
+
+#[test]
+fn what_is_held_back_when_a_turn_ends_and_the_rest_is_revoked_is_work_for_the_next_flusher() {
+    let options = QueueOptions::new()
+        .pushers_flush(false)
+        .turn_bytes(1)
+        .send(SendOptions::new().max_bytes((OVERHEAD + 10) as u64));
+    let queue = SendQueue::with_options(Frames { gap: true, number: 0 }, Pipe::new([]), options);
+    let [first, second] = [10, 10].map(|len| put(&queue, message(len)));
+    assert_eq!(queue.flush(), Ok(Flushed::Budget));
+    assert_eq!(first.result(), Some(Ok(())));
+    assert!(matches!(second.revoke(), Revocation::Dropped));
+    let (_, waker) = Woken::new();
+    let work = queue.poll_work(&mut Context::from_waker(&waker));
+    assert_eq!(work, Poll::Ready(Work::Flush));
+    assert_eq!(queue.flush(), Ok(Flushed::Idle));
+    let state = queue.transport().state();
+    assert_eq!((state.pushed_out, state.calls.len()), (1, 1));
+}
+
+/// Pushes when it is woken, in whatever thread that is.
+struct Pushes(Mutex<Vec<(Queue, usize)>>);
+
+impl Wake for Pushes {
+    fn wake(self: Arc<Self>) {
+        let pushes = std::mem::take(&mut *self.0.lock().expect("no panic"));
+        for (queue, len) in pushes {
+            drop(put(&queue, message(len)));
+        }
+    }
+}
+
+#[test]
+fn a_flusher_whose_turn_is_over_does_not_wait_for_itself_to_be_relieved() {
+    within(|| {
+        let queue = with(Pipe::new([Step::Hold]), QueueOptions::new().turn_bytes(1).batch_bytes(1));
+        let flusher = thread::spawn({
+            let queue = queue.clone();
+            move || drop(put(&queue, message(10)))
+        });
+        queue.transport().until_held();
+        // When the second message has left, its turn is over, and it goes on with the third for want of another.
+        let waker = Waker::from(Arc::new(Pushes(Mutex::new(vec![(queue.clone(), 20), (queue.clone(), 30)]))));
+        let mut second = put(&queue, message(11));
+        assert!(pin!(&mut second).poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(put(&queue, message(12)));
+        queue.transport().open_gate();
+        flusher.join().expect("no panic");
+        let lens: Vec<_> = queue.transport().frames().iter().map(|frame| frame.body.len()).collect();
+        assert_eq!(lens, [10, 11, 12, 20, 30]);
+        drop(second);
+        assert_quiescent(&queue);
     });
 }
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::ticket::{Cell, Outcome, RevokedAs, Tickets};
+use super::ticket::{Fate, Outcome, RevokedAs, Tickets};
 use crate::chain::Outgoing;
-use crate::send::{Blocked, SendError, SendErrorKind, SendStats};
+use crate::send::{Backoff, Blocked, SendError, SendErrorKind, SendStats};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, planted};
 use crate::window::Ledger;
 
@@ -32,16 +32,20 @@ pub(super) struct State<M> {
     pub(super) blocked: Option<Blocked>,
     /// Since when the transport has taken nothing of what it was offered.
     pub(super) stalled: Option<Instant>,
+    /// How long to wait next if the system is short of memory.
+    pub(super) backoff: Backoff,
     /// Whether a thread waits for the transport on behalf of all.
     pub(super) polling: bool,
     /// Whether the flusher left although there was more to do, because somebody else was there to go on.
     pub(super) handed_over: bool,
     /// Whether the flusher has had its turn and goes on only for want of another: whoever pushes takes over.
     pub(super) over_budget: bool,
+    /// Whether the stream was told that more follows, when the last flusher left.
+    pub(super) owes_more: bool,
     pub(super) closed: bool,
     pub(super) dead: Option<SendError>,
     /// Tickets that are revoked while the flusher has their messages.
-    pub(super) revokes: Vec<Arc<Cell>>,
+    pub(super) revokes: Vec<Arc<Fate>>,
     /// Threads that wait for a change, and those of them that would flush.
     pub(super) threads: usize,
     pub(super) drivers: usize,
@@ -59,7 +63,7 @@ pub(super) struct Line<M> {
 /// A message that is not framed yet.
 pub(super) struct Waiting<M> {
     pub(super) message: M,
-    pub(super) ticket: Arc<Cell>,
+    pub(super) ticket: Arc<Fate>,
     pub(super) share: Share,
 }
 
@@ -86,13 +90,13 @@ pub(super) struct Batch {
 
 pub(super) struct Entry {
     /// `None` once its holder knows what becomes of it.
-    pub(super) ticket: Option<Arc<Cell>>,
+    pub(super) ticket: Option<Arc<Fate>>,
     pub(super) share: Share,
 }
 
 /// A framed message that was taken back, before anybody is told.
 pub(super) struct Revoked {
-    ticket: Arc<Cell>,
+    ticket: Arc<Fate>,
     outcome: Outcome,
     /// Of a message that is out of the batch.
     share: Option<Share>,
@@ -101,7 +105,7 @@ pub(super) struct Revoked {
 impl Batch {
     /// Takes a framed message back, if its ticket is still open. Not under the lock: it digests, by a checksum of the
     /// caller's maybe, and lets go of the message, whose pages have owners.
-    pub(super) fn revoke(&mut self, ticket: &Arc<Cell>, accepts_gap: bool) -> Option<Revoked> {
+    pub(super) fn revoke(&mut self, ticket: &Arc<Fate>, accepts_gap: bool) -> Option<Revoked> {
         let is_its = |entry: &Entry| entry.ticket.as_ref().is_some_and(|own| Arc::ptr_eq(own, ticket));
         let index = self.entries.iter().position(is_its)?;
         let message = &mut self.outgoing[index];
@@ -144,9 +148,11 @@ impl<M> Core<M> {
             tickets: Tickets::default(),
             blocked: None,
             stalled: None,
+            backoff: Backoff::new(),
             polling: false,
             handed_over: false,
             over_budget: false,
+            owes_more: false,
             closed: false,
             dead: None,
             revokes: Vec::new(),
@@ -198,11 +204,11 @@ impl<M> State<M> {
 
     /// Whether a flusher would find something to do.
     pub(super) fn has_work(&self) -> bool {
-        let parked = self.batch.as_ref().is_some_and(|batch| !batch.outgoing.is_empty());
+        let parked = self.batch.as_ref().is_some_and(|batch| !batch.outgoing.is_empty() || self.owes_more);
         parked || !self.bulk.waiting.is_empty() || !self.control.waiting.is_empty()
     }
 
-    pub(super) fn resolve(&mut self, ticket: Arc<Cell>, outcome: Outcome, later: &mut Later<M>) {
+    pub(super) fn resolve(&mut self, ticket: Arc<Fate>, outcome: Outcome, later: &mut Later<M>) {
         later.wakers.extend(self.tickets.resolve(ticket, outcome));
         later.threads = true;
     }
@@ -297,7 +303,7 @@ impl<M> State<M> {
     }
 
     /// Takes a message back that is not framed yet.
-    pub(super) fn remove_waiting(&mut self, ticket: &Arc<Cell>) -> Option<Waiting<M>> {
+    pub(super) fn remove_waiting(&mut self, ticket: &Arc<Fate>) -> Option<Waiting<M>> {
         [&mut self.bulk, &mut self.control].into_iter().find_map(|line| {
             let index = line.waiting.iter().position(|waiting| Arc::ptr_eq(&waiting.ticket, ticket))?;
             line.waiting.remove(index)

@@ -15,6 +15,7 @@
 //! [`Ticket`] does not.
 
 mod core;
+mod drive;
 mod options;
 mod push;
 mod ticket;
@@ -24,8 +25,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::IoSlice;
 use std::task::{Context, Poll};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub use self::options::QueueOptions;
 pub use self::push::{Push, PushError};
@@ -36,8 +36,8 @@ use self::ticket::Outcome;
 use self::turn::{AtTheEnd, Engine, Turn};
 use crate::framer::Framer;
 use crate::send::{Blocked, SendError, SendErrorKind, SendStats, StreamSender};
-use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
-use crate::transport::{Interest, SendFlags, VectoredSend, Wait};
+use crate::sync::{Arc, Mutex, MutexGuard, lock, planted};
+use crate::transport::{SendFlags, VectoredSend, Wait};
 use crate::window::Ledger;
 
 /// A message that can wait in a queue.
@@ -144,8 +144,7 @@ struct Shared<M, F, T> {
 
 /// Control messages served before a bulk message gets its turn.
 const CONTROL_BURST: usize = 8;
-/// How long a thread waits for the transport before it looks whether the queue was shut down.
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
 impl<M, F, T> SendQueue<M, F, T>
 where
     M: Queued,
@@ -190,7 +189,9 @@ where
         self.shared.turn(state, batch, AtTheEnd::Leave)
     }
 
-    /// Ready when there is something to do that nobody does, or the stream has ended. One task at a time.
+    /// Ready when there is something to do that nobody does, or the stream has ended.
+    ///
+    /// For one task, which keeps polling for as long as the queue lives: a flusher whose turn is over leaves the rest to it.
     pub fn poll_work(&self, context: &mut Context<'_>) -> Poll<Work> {
         // Neither cloned nor dropped under the lock.
         let waker = context.waker().clone();
@@ -230,7 +231,8 @@ where
         self.push_if_there_is_room(message, Lane::Bulk)
     }
 
-    /// Pushes a small message that is served before bulk ones, between two of them. Never waits.
+    /// Pushes a small message that is served before bulk ones, between two of them. Does not wait for room or for the
+    /// transport, but may flush, as [`try_push`](Self::try_push) does.
     ///
     /// # Errors
     /// As [`try_push`](Self::try_push); the control lane has a bound of its own.
@@ -238,7 +240,8 @@ where
         self.push_if_there_is_room(message, Lane::Control)
     }
 
-    /// Pushes, waiting for room as a future. Cancel safe: dropped before it is ready, it has pushed nothing.
+    /// Pushes, waiting for room as a future. The poll in which it gets in may flush, as [`try_push`](Self::try_push) does.
+    /// Cancel safe: dropped before it is ready, it has pushed nothing.
     pub fn push_async(&self, message: M) -> Push<M, F, T> {
         Push::new(self.clone(), message)
     }
@@ -262,13 +265,13 @@ where
     /// A message that has its room stands in its line, and is flushed if nobody else does.
     fn enqueue(&self, mut state: MutexGuard<'_, State<M>>, message: M, share: Share) -> Ticket<M> {
         let core = &self.shared.core;
-        let cell = state.tickets.open();
-        let ticket = Ticket::new(core.clone(), cell.clone());
+        let fate = state.tickets.open();
+        let ticket = Ticket::new(core.clone(), fate.clone());
         let line = match share.lane {
             Lane::Bulk => &mut state.bulk,
             Lane::Control => &mut state.control,
         };
-        line.waiting.push_back(Waiting { message, ticket: cell, share });
+        line.waiting.push_back(Waiting { message, ticket: fate, share });
         let flush = self.shared.options.pushers_flush && state.blocked.is_none();
         let batch = if flush { state.take_batch() } else { None };
         if let Some(batch) = batch {
@@ -282,26 +285,11 @@ where
         later.wake(state.work.take());
         core.unlock(state, &mut later);
         if take_over {
-            self.take_over();
+            self.shared.take_over();
         } else if planted("a pusher writes past the flusher") {
             let _ = self.shared.transport.send_vectored(&[IoSlice::new(&[0; 2])], SendFlags::default());
         }
         ticket
-    }
-
-    /// Relieves a flusher that has had its turn. That lasts no longer than its current call, which does not wait.
-    fn take_over(&self) {
-        let core = &self.shared.core;
-        let mut state = core.lock();
-        if state.over_budget {
-            state.threads += 1;
-            state.drivers += 1;
-            state = wait(&core.changed, state, None);
-            state.threads -= 1;
-            state.drivers -= 1;
-        }
-        drop(state);
-        self.shared.go_on_if_handed_over();
     }
 
     /// Takes no more messages, from whoever waits for room neither. What is in the queue is still sent, by whoever brings it
@@ -339,18 +327,18 @@ where
         self.shared.core.lock().stats
     }
 
-    /// Messages in the queue, framed ones included, that have not left.
+    /// Messages in the queue that have not left, framed ones included, and pushes that were just granted room.
     pub fn len(&self) -> usize {
         let state = self.shared.core.lock();
         state.bulk.room.requests() + state.control.room.requests()
     }
 
-    /// Whether every message has left.
+    /// Whether nothing is in the queue, and nothing on its way in.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Tickets that somebody holds or that are not resolved.
+    /// Tickets that somebody holds or that are not resolved. Counts them: for tests and for looking at a queue.
     pub fn live_tickets(&self) -> usize {
         self.shared.core.lock().tickets.live()
     }
@@ -363,7 +351,8 @@ where
     F::Error: fmt::Display,
     T: VectoredSend + Wait,
 {
-    /// Pushes, waiting for room. While it waits it flushes, or waits for the transport, if nobody else does.
+    /// Pushes, waiting for room. While it waits it flushes, or waits for the transport, if nobody else does. Not to be called
+    /// by a waker, or by what is dropped with a message, in a thread that flushes the same queue: it would wait for itself.
     ///
     /// # Errors
     /// The message comes back if the queue is closed or its stream has ended.
@@ -376,7 +365,7 @@ where
         let pushed = loop {
             match push.advance(&mut None) {
                 Ok(pushed) => break pushed,
-                Err(state) => self.drive(state, None),
+                Err(state) => self.shared.drive(state, None),
             }
         };
         self.shared.go_on_if_handed_over();
@@ -384,7 +373,8 @@ where
     }
 
     /// Waits until a ticket's message has left or has failed, at most until `deadline`; `None` if the deadline passed.
-    /// While it waits it flushes, or waits for the transport, if nobody else does.
+    /// While it waits it flushes, or waits for the transport, if nobody else does. What others were promised is not left
+    /// lying: past the deadline it still sends what the transport takes, if that was left to it and nobody relieves it.
     pub fn wait(&self, ticket: &Ticket<M>, deadline: Option<Instant>) -> Option<Result<(), SendError>> {
         if !ticket.is_of(&self.shared.core) {
             // Another queue's: somebody else has to flush that.
@@ -401,7 +391,7 @@ where
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 break None;
             }
-            self.drive(state, deadline);
+            self.shared.drive(state, deadline);
         };
         self.shared.go_on_if_handed_over();
         result
@@ -420,78 +410,8 @@ where
             if state.closed && state.batch.is_some() && !state.has_work() {
                 return Ok(());
             }
-            self.drive(state, None);
+            self.shared.drive(state, None);
         }
-    }
-
-    /// Does what brings the queue on: flushes, or waits for the transport, or, if somebody else does that, for a change.
-    fn drive(&self, mut state: MutexGuard<'_, State<M>>, deadline: Option<Instant>) {
-        let left =
-            |until: Option<Instant>| until.map(|until| until.saturating_duration_since(Instant::now()));
-        let work = state.batch.is_some() && state.has_work();
-        match state.blocked {
-            None if work => {
-                drop(state);
-                // An error is told by the tickets, and found by the next look.
-                let _ = self.flush();
-            }
-            Some(reason) if work && !state.polling => {
-                state.polling = true;
-                let stalled = self.shared.stalled_until(&state);
-                drop(state);
-                // It cannot be woken in there, and has to learn of a shut-down.
-                let look = Some(Instant::now() + LONGEST_WAIT);
-                let until = [deadline, stalled, look].into_iter().flatten().min();
-                let polling = Polling(&self.shared.core);
-                let waited = match reason {
-                    Blocked::Full => self.shared.transport.wait(Interest::Writable, left(until)),
-                    // The socket may well be writable.
-                    Blocked::Memory => {
-                        let pause = Duration::from_millis(5);
-                        thread::sleep(left(until).map_or(pause, |left| left.min(pause)));
-                        Ok(true)
-                    }
-                };
-                drop(polling);
-                let mut state = self.shared.core.lock();
-                let mut later = Later::default();
-                later.wake_threads();
-                later.wake(state.work.take());
-                match waited {
-                    // Whoever looks next flushes.
-                    Ok(true) => (state.blocked, state.handed_over) = (None, true),
-                    Ok(false) => self.shared.end_if_stalled(&mut state, &mut later),
-                    Err(error) => {
-                        let errno = error.raw_os_error();
-                        state.die(SendError::new(SendErrorKind::Io(error.kind()), errno, 0), &mut later);
-                    }
-                }
-                self.shared.core.unlock(state, &mut later);
-            }
-            _ => {
-                state.threads += 1;
-                state.drivers += 1;
-                let mut state = wait(&self.shared.core.changed, state, left(deadline));
-                state.threads -= 1;
-                state.drivers -= 1;
-            }
-        }
-    }
-}
-
-/// A thread that waits for the transport, on behalf of all, until this is dropped.
-struct Polling<'q, M>(&'q Core<M>);
-
-impl<M> Drop for Polling<'_, M> {
-    fn drop(&mut self) {
-        if planted("who polls leaves quietly") && thread::panicking() {
-            return;
-        }
-        let mut state = self.0.lock();
-        state.polling = false;
-        let mut later = Later::default();
-        later.wake_threads();
-        self.0.unlock(state, &mut later);
     }
 }
 
@@ -513,43 +433,6 @@ impl<M, F, T> Shared<M, F, T> {
         let afresh = planted("a half-sent message stays with its flusher");
         let batch = if afresh { Batch::default() } else { batch };
         Turn { shared: self, batch: Some(batch), engine, end }.run(state)
-    }
-
-    /// For whoever has waited and leaves: it may be the one whom a flusher left the rest to, and nobody else may come.
-    fn go_on_if_handed_over(&self)
-    where
-        M: Queued,
-        F: Framer<M>,
-        F::Error: fmt::Display,
-        T: VectoredSend,
-    {
-        if planted("who was handed a turn leaves") {
-            return;
-        }
-        let mut state = self.core.lock();
-        // A flusher takes the flag as well as the batch. Who revokes has only that, and not for long.
-        while state.handed_over && state.batch.is_none() {
-            state.threads += 1;
-            state = wait(&self.core.changed, state, None);
-            state.threads -= 1;
-        }
-        let left_here = state.handed_over && state.blocked.is_none() && state.has_work();
-        let batch = if left_here && state.dead.is_none() { state.take_batch() } else { None };
-        if let Some(batch) = batch {
-            // An error is told by the tickets.
-            let _ = self.turn(state, batch, AtTheEnd::StayUntilRelieved);
-        }
-    }
-
-    /// When the stream is given up, if nothing leaves before.
-    fn stalled_until(&self, state: &State<M>) -> Option<Instant> {
-        state.stalled?.checked_add(self.options.stall?)
-    }
-
-    fn end_if_stalled(&self, state: &mut State<M>, later: &mut Later<M>) {
-        if self.stalled_until(state).is_some_and(|until| until <= Instant::now()) {
-            state.die(SendError::new(SendErrorKind::Deadline, None, 0), later);
-        }
     }
 
     fn die(&self, error: SendError) {
@@ -583,6 +466,7 @@ impl<M: Queued, F, T> fmt::Debug for SendQueue<M, F, T> {
             .field("bulk", &state.bulk.waiting.len())
             .field("control", &state.control.waiting.len())
             .field("flushing", &state.batch.is_none())
+            .field("revoking", &state.revokes.len())
             .field("dead", &state.dead)
             .finish_non_exhaustive()
     }

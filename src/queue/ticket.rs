@@ -19,8 +19,8 @@ use crate::sync::{Arc, Mutex, MutexGuard, lock, planted, wait};
 #[must_use = "the message's fate is told here; drop it if it is of no interest"]
 pub struct Ticket<M> {
     core: Arc<Core<M>>,
-    cell: Arc<Cell>,
-    /// Whether a waker may be left in the cell.
+    fate: Arc<Fate>,
+    /// Whether a waker may be left in the fate.
     polled: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum RevokedAs {
 
 /// Where a ticket's outcome will be, shared by its holder and the queue. Its lock is the last: whoever has it takes no other.
 #[derive(Default)]
-pub(super) struct Cell(Mutex<Told>);
+pub(super) struct Fate(Mutex<Told>);
 
 #[derive(Default)]
 struct Told {
@@ -66,48 +66,60 @@ struct Told {
     waker: Option<Waker>,
 }
 
-/// The cells of one queue's tickets. A cell whose ticket is told and let go is used again: no message makes an allocation.
+/// The fates of one queue's tickets. A fate whose ticket is told and let go is used again: no message makes an allocation.
 #[derive(Default)]
 pub(super) struct Tickets {
     /// Cells that are not told yet.
     open: usize,
     /// Cells that are told, in that order. Holders may still look at them.
-    told: VecDeque<Arc<Cell>>,
+    told: VecDeque<Arc<Fate>>,
 }
 
+/// Free fates that are kept.
+const KEPT: usize = 4096;
+
 impl Tickets {
-    pub(super) fn open(&mut self) -> Arc<Cell> {
+    pub(super) fn open(&mut self) -> Arc<Fate> {
         self.open += 1;
         // One whose ticket is held for long does not keep those behind it from being used.
         for _ in 0..2 {
-            let Some(mut cell) = self.told.pop_front() else { break };
-            if let Some(free) = Arc::get_mut(&mut cell) {
-                *free = Cell::default();
-                return cell;
+            let Some(mut fate) = self.told.pop_front() else { break };
+            if let Some(free) = Arc::get_mut(&mut fate) {
+                *free = Fate::default();
+                self.trim();
+                return fate;
             }
-            self.told.push_back(cell);
+            self.told.push_back(fate);
         }
         Arc::default()
     }
 
+    /// Lets go of a free fate if there are more than are worth keeping.
+    fn trim(&mut self) {
+        let is_free = |fate: &Arc<Fate>| Arc::strong_count(fate) == 1;
+        if self.told.len() > KEPT && self.told.front().is_some_and(is_free) {
+            self.told.pop_front();
+        }
+    }
+
     /// Tells the holder, if there is one; returns whom to wake.
-    pub(super) fn resolve(&mut self, cell: Arc<Cell>, outcome: Outcome) -> Option<Waker> {
-        let mut told = cell.lock();
+    pub(super) fn resolve(&mut self, fate: Arc<Fate>, outcome: Outcome) -> Option<Waker> {
+        let mut told = fate.lock();
         told.outcome = Some(outcome);
         let waker = told.waker.take();
         drop(told);
         self.open -= 1;
-        self.told.push_back(cell);
+        self.told.push_back(fate);
         waker
     }
 
     /// Tickets that are held or not told.
     pub(super) fn live(&self) -> usize {
-        self.open + self.told.iter().filter(|cell| Arc::strong_count(cell) > 1).count()
+        self.open + self.told.iter().filter(|fate| Arc::strong_count(fate) > 1).count()
     }
 }
 
-impl Cell {
+impl Fate {
     pub(super) fn outcome(&self) -> Option<Outcome> {
         self.lock().outcome.clone()
     }
@@ -118,12 +130,12 @@ impl Cell {
 }
 
 impl<M> Ticket<M> {
-    pub(super) fn new(core: Arc<Core<M>>, cell: Arc<Cell>) -> Self {
-        Self { core, cell, polled: false }
+    pub(super) fn new(core: Arc<Core<M>>, fate: Arc<Fate>) -> Self {
+        Self { core, fate, polled: false }
     }
 
     pub(super) fn outcome(&self) -> Option<Outcome> {
-        self.cell.outcome()
+        self.fate.outcome()
     }
 
     /// Whether it is a ticket of this queue.
@@ -167,11 +179,11 @@ impl<M> Ticket<M> {
             }
             let mut later = Later::default();
             if planted("a revoked message keeps its place")
-                && state.bulk.waiting.iter().any(|waiting| Arc::ptr_eq(&waiting.ticket, &self.cell))
+                && state.bulk.waiting.iter().any(|waiting| Arc::ptr_eq(&waiting.ticket, &self.fate))
             {
                 return Outcome::Revoked(RevokedAs::Dropped).into_revocation();
             }
-            if let Some(Waiting { message, ticket, share }) = state.remove_waiting(&self.cell) {
+            if let Some(Waiting { message, ticket, share }) = state.remove_waiting(&self.fate) {
                 state.resolve(ticket, Outcome::Revoked(RevokedAs::Dropped), &mut later);
                 state.give_back(share, &mut later);
                 state.forget_stall_if_idle();
@@ -180,12 +192,12 @@ impl<M> Ticket<M> {
             }
             if let Some(batch) = state.batch.take() {
                 drop(state);
-                Taken { core: &self.core, batch, half_done: false, revoked: None }.revoke(&self.cell);
+                Taken { core: &self.core, batch, half_done: false, revoked: None }.revoke(&self.fate);
                 state = self.core.lock();
                 continue;
             }
             if !asked && !planted("revoke is not passed on") {
-                state.revokes.push(self.cell.clone());
+                state.revokes.push(self.fate.clone());
                 asked = true;
             }
             state.threads += 1;
@@ -205,9 +217,9 @@ struct Taken<'c, M> {
 }
 
 impl<M> Taken<'_, M> {
-    fn revoke(mut self, cell: &Arc<Cell>) {
+    fn revoke(mut self, fate: &Arc<Fate>) {
         self.half_done = true;
-        self.revoked = self.batch.revoke(cell, self.core.accepts_gap);
+        self.revoked = self.batch.revoke(fate, self.core.accepts_gap);
         self.half_done = false;
     }
 }
@@ -262,7 +274,7 @@ impl<M> Future for Ticket<M> {
         self.polled = true;
         // Neither cloned nor dropped under the lock.
         let waker = context.waker().clone();
-        let mut told = self.cell.lock();
+        let mut told = self.fate.lock();
         if let Some(outcome) = told.outcome.clone() {
             drop(told);
             return Poll::Ready(outcome.into_result());
@@ -278,7 +290,7 @@ impl<M> Future for Ticket<M> {
 impl<M> Drop for Ticket<M> {
     fn drop(&mut self) {
         if self.polled {
-            let waker = self.cell.lock().waker.take();
+            let waker = self.fate.lock().waker.take();
             drop(waker);
         }
     }

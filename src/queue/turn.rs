@@ -1,17 +1,18 @@
 //! One turn of the flusher: frame what waits, hand it to the kernel, tell the tickets, until nothing is left, the transport
 //! takes no more, or the turn is over.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Instant;
 
 use super::core::{Batch, Entry, Later, Share, State, Waiting};
-use super::ticket::{Cell, Outcome};
+use super::ticket::{Fate, Outcome};
 use super::{CONTROL_BURST, Flushed, Queued, Shared};
 use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
 use crate::framer::Framer;
-use crate::send::{Progress, SendError, SendErrorKind, StreamSender};
-use crate::sync::{Arc, MutexGuard, lock, planted};
+use crate::send::{Backoff, Progress, SendError, SendErrorKind, StreamSender};
+use crate::sync::{Arc, MutexGuard, lock, planted, thread_local};
 use crate::transport::VectoredSend;
 
 /// What only the flusher touches.
@@ -20,7 +21,7 @@ pub(super) struct Engine<M, F, T> {
     pub(super) sender: StreamSender<std::sync::Arc<T>>,
     pub(super) taken: VecDeque<Waiting<M>>,
     /// What the framer would not take, until its tickets are told.
-    pub(super) refused: Vec<(Arc<Cell>, SendError, Share)>,
+    pub(super) refused: Vec<(Arc<Fate>, SendError, Share)>,
     /// Memory of the last turn.
     pub(super) later: Later<M>,
     /// Memory of chains that have left, without their payload.
@@ -31,6 +32,32 @@ pub(super) struct Engine<M, F, T> {
 const SPARE: usize = 256;
 /// Messages framed at a time.
 const BATCH_MESSAGES: usize = 256;
+
+thread_local! {
+    /// Whether this thread flushes a queue: then it waits for no other flusher, which may wait for it.
+    #[allow(clippy::missing_const_for_thread_local, reason = "loom's takes no const")]
+    static FLUSHES: Cell<bool> = Cell::new(false);
+}
+
+/// Whether this thread flushes a queue, and so is in a transport, a framer, a waker or the drop of a message.
+pub(super) fn this_thread_flushes() -> bool {
+    FLUSHES.with(Cell::get)
+}
+
+/// This thread flushes, until this is dropped; it may have done so before, another queue.
+struct Flushes(bool);
+
+impl Flushes {
+    fn begin() -> Self {
+        Self(FLUSHES.with(|flushes| flushes.replace(true)))
+    }
+}
+
+impl Drop for Flushes {
+    fn drop(&mut self) {
+        FLUSHES.with(|flushes| flushes.set(self.0));
+    }
+}
 
 /// One turn of a flusher: it has the batch and the engine, and gives both back.
 pub(super) struct Turn<'q, M: Queued, F, T> {
@@ -58,6 +85,7 @@ where
 {
     /// `state` is the lock under which the batch was taken.
     pub(super) fn run(mut self, mut state: MutexGuard<'q, State<M>>) -> Result<Flushed, SendError> {
+        let _flushes = Flushes::begin();
         let shared = self.shared;
         let (Some(batch), Some(engine)) = (&mut self.batch, &mut self.engine) else {
             return Ok(Flushed::Busy);
@@ -105,7 +133,7 @@ where
             state.stats = engine.sender.stats();
             turn = turn.saturating_sub(sent);
             if sent > 0 {
-                state.stalled = None;
+                (state.stalled, state.backoff) = (None, Backoff::new());
             }
             match progress {
                 Err(error) => state.die(error, &mut later),
@@ -138,6 +166,7 @@ where
 
     /// Gives engine and batch back, under the lock under which it was seen that nothing more can be done.
     fn park(mut self, mut state: MutexGuard<'_, State<M>>, mut later: Later<M>, flushed: Flushed) -> Flushed {
+        state.owes_more = self.engine.as_ref().is_some_and(|engine| engine.sender.owes_more());
         *lock(&self.shared.engine) = self.engine.take();
         state.batch = self.batch.take();
         state.handed_over = matches!(flushed, Flushed::HandedOver | Flushed::Budget);

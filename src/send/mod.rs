@@ -120,8 +120,28 @@ pub enum Progress {
 pub enum Blocked {
     /// Its buffer is full (EAGAIN): wait until it is writable.
     Full,
-    /// The system is short of memory (ENOBUFS, ENOMEM): the socket may well be writable, so wait for some time.
+    /// The system is short of memory (ENOBUFS, ENOMEM). The socket may well be writable, so wait for some time instead: 1 ms,
+    /// doubling to 50 ms, as the blocking forms do.
     Memory,
+}
+
+/// How long to wait when the system is short of memory: longer each time, until something was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    const SHORTEST: Duration = Duration::from_millis(1);
+    const LONGEST: Duration = Duration::from_millis(50);
+
+    pub(crate) fn new() -> Self {
+        Self(Self::SHORTEST)
+    }
+
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = Self::LONGEST.min(pause * 2);
+        pause
+    }
 }
 
 /// Sends whole messages over one byte stream, and lets nothing come between their bytes.
@@ -420,9 +440,7 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
         batch: &mut [Outgoing<'_>],
         deadline: Option<Instant>,
     ) -> Result<(), SendError> {
-        const SHORTEST: Duration = Duration::from_millis(1);
-        const LONGEST: Duration = Duration::from_millis(50);
-        let mut pause = SHORTEST;
+        let mut backoff = Backoff::new();
         let mut bytes = self.stats.bytes;
         loop {
             // Without a deadline there is no clock to look at, and a call cut short there would be one more.
@@ -434,7 +452,7 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
                 Progress::Blocked(reason) => Some(reason),
             };
             if std::mem::replace(&mut bytes, self.stats.bytes) != self.stats.bytes {
-                pause = SHORTEST;
+                backoff = Backoff::new();
             }
             let sent = batch.iter().find(|message| !message.is_complete()).map_or(0, Outgoing::sent);
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -453,8 +471,8 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
                     }
                 }
                 Some(Blocked::Memory) => {
+                    let pause = backoff.next();
                     thread::sleep(left.map_or(pause, |left| left.min(pause)));
-                    pause = LONGEST.min(pause * 2);
                 }
             }
         }

@@ -13,8 +13,10 @@ pub(crate) struct Ledger {
     bytes: u64,
     max_requests: usize,
     requests: usize,
-    /// In the order in which they came. Those that were granted and have not seen it yet are in front.
+    /// In the order in which they came, which is that of their ids.
     waiters: VecDeque<Waiter>,
+    /// How many of them, in front, were granted their share and have not seen it yet.
+    granted: usize,
     next_id: u64,
 }
 
@@ -25,7 +27,6 @@ pub(crate) struct Place(u64);
 struct Waiter {
     id: u64,
     bytes: u64,
-    granted: bool,
     waker: Option<Waker>,
 }
 
@@ -38,6 +39,7 @@ impl Ledger {
             max_requests: requests.max(1),
             requests: 0,
             waiters: VecDeque::new(),
+            granted: 0,
             next_id: 0,
         }
     }
@@ -67,8 +69,7 @@ impl Ledger {
     /// was granted one and has not seen that yet does not wait.
     #[inline]
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
-        let nobody_waits = self.waiters.back().is_none_or(|last| last.granted);
-        if nobody_waits { self.take_if_it_fits(bytes) } else { None }
+        if self.granted == self.waiters.len() { self.take_if_it_fits(bytes) } else { None }
     }
 
     /// Joins the line, or looks whether its turn has come. Takes the waker, and leaves what is to be dropped in its place.
@@ -83,14 +84,15 @@ impl Ledger {
             if share.is_none() {
                 let id = self.next_id;
                 self.next_id += 1;
-                self.waiters.push_back(Waiter { id, bytes, granted: false, waker: waker.take() });
+                self.waiters.push_back(Waiter { id, bytes, waker: waker.take() });
                 *place = Some(Place(id));
             }
             return share;
         };
-        let index = self.waiters.iter().position(|waiter| waiter.id == id)?;
-        if self.waiters[index].granted {
+        let index = self.find(id)?;
+        if index < self.granted {
             *place = None;
+            self.granted -= 1;
             return self.waiters.remove(index).map(|waiter| waiter.bytes);
         }
         // The latest waker counts: the task may have moved since.
@@ -103,9 +105,10 @@ impl Ledger {
     /// Leaves the line, with what was granted there. Whoever is first now may fit where this one did not:
     /// [`grant`](Self::grant) next. Returns the waker, which is not to be dropped under the lock.
     pub(crate) fn leave(&mut self, Place(id): Place) -> Option<Waker> {
-        let index = self.waiters.iter().position(|waiter| waiter.id == id)?;
+        let index = self.find(id)?;
         let waiter = self.waiters.remove(index)?;
-        if waiter.granted {
+        if index < self.granted {
+            self.granted -= 1;
             self.give_back(waiter.bytes);
         }
         waiter.waker
@@ -121,23 +124,24 @@ impl Ledger {
     /// Grants what fits now; whom it concerns is to be woken when the lock is free. Whether there was anybody.
     #[inline]
     pub(crate) fn grant(&mut self, wakers: &mut impl Extend<Waker>) -> bool {
-        let mut granted = false;
-        for index in 0..self.waiters.len() {
-            if self.waiters[index].granted {
-                continue;
-            }
-            let Some(share) = self.take_if_it_fits(self.waiters[index].bytes) else { break };
-            let waiter = &mut self.waiters[index];
-            (waiter.granted, waiter.bytes) = (true, share);
-            granted = true;
+        let before = self.granted;
+        while let Some(next) = self.waiters.get(self.granted) {
+            let Some(share) = self.take_if_it_fits(next.bytes) else { break };
+            let waiter = &mut self.waiters[self.granted];
+            waiter.bytes = share;
             wakers.extend(waiter.waker.take());
+            self.granted += 1;
         }
-        granted
+        self.granted > before
     }
 
     /// The wakers of all who wait, for them to look at something else than the ledger.
     pub(crate) fn take_wakers(&mut self) -> impl Iterator<Item = Waker> {
         self.waiters.iter_mut().filter_map(|waiter| waiter.waker.take())
+    }
+
+    fn find(&self, id: u64) -> Option<usize> {
+        self.waiters.binary_search_by_key(&id, |waiter| waiter.id).ok()
     }
 
     fn take_if_it_fits(&mut self, bytes: u64) -> Option<u64> {

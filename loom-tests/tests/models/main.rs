@@ -35,9 +35,10 @@ models! {
     queue::close_races_with_a_push: None, sees ["sent", "refused"], catches ["a push looks before it locks"];
     queue::a_closed_queue_ends_who_runs_it: None, sees [], catches ["idle tells nobody"];
     queue::poison_races_with_a_push: None, sees ["failed", "refused"], catches ["poison leaves the waiting"];
-    queue::shut_down_races_with_a_turn: Three, sees [], catches ["a dead queue is handed over"];
+    queue::shut_down_races_with_a_turn: None, sees [], catches ["a dead queue is handed over"];
     queue::a_turn_is_handed_over: Three, sees [], catches ["who was handed a turn leaves"];
     queue::pushers_relieve_each_other: None, sees [], catches ["who was handed a turn leaves"];
+    queue::a_waker_pushes_from_the_flusher: None, sees ["woken"], catches ["a flusher waits for itself"];
     queue::a_relief_races_with_the_end: None, sees [], catches ["the end keeps its relief waiting"];
     queue::a_push_waits_for_room: None, sees [], catches ["room is given back quietly"];
     queue::a_push_is_cancelled_while_it_gets_room: None, sees ["cancelled"], catches ["who cancels wakes nobody"];

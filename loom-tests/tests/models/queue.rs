@@ -1,9 +1,9 @@
 //! The send queue.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Wake, Waker};
 
 use loom::thread;
 use segchain::queue::{Flushed, QueueOptions, Revocation, SendQueue, Ticket, Work};
@@ -285,13 +285,10 @@ pub(crate) fn shut_down_races_with_a_turn(_: &Seen) {
         let queue = queue.clone();
         move || queue.flush()
     });
-    let driver = thread::spawn({
-        let queue = queue.clone();
-        move || assert!(queue.wait(&second, None).is_some())
-    });
     queue.shut_down();
-    assert!(first.wait(None).is_some());
-    driver.join().expect("a driver");
+    for ticket in [first, second] {
+        assert!(ticket.wait(None).is_some());
+    }
     let _ = flusher.join().expect("a flusher");
     assert!(queue.is_empty());
 }
@@ -328,6 +325,41 @@ pub(crate) fn pushers_relieve_each_other(_: &Seen) {
     produce(2)();
     other.join().expect("a producer");
     assert_eq!(queue.transport().records().len(), 2);
+}
+
+/// Pushes a message of its own when it is woken, in whatever thread that is.
+struct Pushes(Queue, std::sync::Mutex<Option<Ticket<Message>>>);
+
+impl Wake for Pushes {
+    fn wake(self: Arc<Self>) {
+        let ticket = push(&self.0, Message(3, 1));
+        *self.1.lock().expect("no panic") = Some(ticket);
+    }
+}
+
+/// A flusher whose turn is over wakes a task that pushes: it does not wait to be relieved, for it is the one.
+pub(crate) fn a_waker_pushes_from_the_flusher(seen: &Seen) {
+    let options = QueueOptions::new().turn_bytes(1).batch_bytes(1);
+    let queue = Queue::with_options(Records::new(), Wire::new(), options);
+    let other = thread::spawn({
+        let queue = queue.clone();
+        move || drop(push(&queue, Message(1, 1)))
+    });
+    let mut ticket = push(&queue, Message(2, 1));
+    let pushes = Arc::new(Pushes(queue.clone(), std::sync::Mutex::new(None)));
+    let waker = Waker::from(pushes.clone());
+    if std::pin::Pin::new(&mut ticket).poll(&mut Context::from_waker(&waker)).is_pending() {
+        seen.note("woken");
+        drop(push(&queue, Message(2, 2)));
+        assert_eq!(ticket.wait(None), Some(Ok(())));
+    }
+    other.join().expect("a producer");
+    drop(waker);
+    let own = pushes.1.lock().expect("no panic").take();
+    if let Some(ticket) = own {
+        assert_eq!(ticket.wait(None), Some(Ok(())));
+    }
+    assert!(queue.is_empty());
 }
 
 /// Who would relieve a flusher does not wait for one whose stream has ended.
