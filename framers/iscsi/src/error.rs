@@ -32,11 +32,15 @@ pub enum Error {
     },
     /// Additional header segments that are no whole number of words.
     AhsUnaligned {
+        /// Where their length is.
+        offset: u64,
         /// Their length in bytes.
         len: u64,
     },
     /// A PDU that cannot be framed.
     Chain(ChainError),
+    /// A request after the logout (RFC 7143 section 11.14), or after a violation of the target's.
+    Closing,
 }
 
 /// A part of a PDU.
@@ -76,10 +80,12 @@ impl fmt::Display for Error {
             Error::TooLong { field, offset, len, limit } => {
                 write!(f, "{field} of {len} bytes (length at {offset}), the limit is {limit}")
             }
-            Error::AhsUnaligned { len } => {
-                write!(f, "additional header segments of {len} bytes are no whole number of words")
+            Error::AhsUnaligned { offset, len } => {
+                let name = Field::Ahs;
+                write!(f, "{name} of {len} bytes (length at {offset}): no whole number of words")
             }
             Error::Chain(error) => write!(f, "{error}"),
+            Error::Closing => f.write_str("the session takes no more requests"),
         }
     }
 }

@@ -85,11 +85,12 @@ impl<D: Payload> Framer<Pdu<D>> for PduFramer {
     {
         let Pdu { header, ahs, data } = pdu;
         let (ahs_len, limit) = (ahs.len() as u64, Bhs::MAX_AHS as u64);
+        let offset = Bhs::AHS_LEN_AT as u64;
         if ahs_len > limit {
-            return Err(Error::TooLong { field: Field::Ahs, offset: 4, len: ahs_len, limit });
+            return Err(Error::TooLong { field: Field::Ahs, offset, len: ahs_len, limit });
         }
         if !ahs_len.is_multiple_of(4) {
-            return Err(Error::AhsUnaligned { len: ahs_len });
+            return Err(Error::AhsUnaligned { offset, len: ahs_len });
         }
         let bhs = out.put(&Bhs::from(header).0);
         out.put(&ahs);

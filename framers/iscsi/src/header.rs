@@ -9,10 +9,10 @@ use crate::wire::Wire;
 /// The tag that is none: reserved for initiator task tags and target transfer tags (RFC 7143 section 11.2.1.8).
 pub const NO_TAG: u32 = 0xffff_ffff;
 
-/// Declares headers: the RFC's name, the opcode, the bits of byte 1 that are always set, and each field's place: the offset of its
-/// first byte, or a byte and the bits of it.
+/// Declares headers: the RFC's name, the opcode, the bits of byte 1 that are always set, the offset of a tag that is always none,
+/// and each field's place: the offset of its first byte, or a byte and the bits of it.
 macro_rules! headers {
-    ($($(#[$doc:meta])+ $name:ident $text:literal = $opcode:literal | $fixed:literal {
+    ($($(#[$doc:meta])+ $name:ident $text:literal = $opcode:literal | $fixed:literal $(no tag at $no_tag:literal)? {
         $($(#[$field_doc:meta])+ $field:ident: $type:ty = $at:literal $(& $mask:literal)? $(or $default:expr)?;)+
     })+) => {
         $($(#[$doc])+
@@ -34,6 +34,7 @@ macro_rules! headers {
             fn to_bhs(self) -> Bhs {
                 let mut bhs = Bhs([0; Bhs::LEN]);
                 (bhs.0[0], bhs.0[1]) = ($opcode, $fixed);
+                $(NO_TAG.put(&mut bhs.0, $no_tag, 0xff);)?
                 $(self.$field.put(&mut bhs.0, $at, headers!(@mask $($mask)?));)+
                 bhs
             }
@@ -419,7 +420,7 @@ headers! {
         desired_len: u32 = 44;
     }
     /// Asynchronous Message (section 11.9).
-    AsyncMessage "Asynchronous Message" = 0x32 | 0x80 {
+    AsyncMessage "Asynchronous Message" = 0x32 | 0x80 no tag at 16 {
         /// The logical unit.
         lun: u64 = 8;
         /// The number of this status.
@@ -438,15 +439,11 @@ headers! {
         parameter2: u16 = 40;
         /// Differs with the event.
         parameter3: u16 = 42;
-        /// Reserved as a tag: [`NO_TAG`].
-        reserved_tag: u32 = 16 or NO_TAG;
     }
     /// Reject: a PDU that the target does not take; its data is that PDU's header (section 11.17).
-    Reject "Reject" = 0x3f | 0x80 {
+    Reject "Reject" = 0x3f | 0x80 no tag at 16 {
         /// 2 data digest, 4 protocol error, 5 not supported, 6 too many immediate commands, 9 a field is invalid, and others.
         reason: u8 = 2;
-        /// Reserved as a tag: [`NO_TAG`].
-        reserved_tag: u32 = 16 or NO_TAG;
         /// The number of this status.
         stat_sn: u32 = 24;
         /// The next command that is awaited.

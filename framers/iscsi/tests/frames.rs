@@ -39,8 +39,8 @@ fn headers() -> Vec<Header> {
         DataIn { last: true, acknowledge: true, overflow: false, underflow: true, has_status: true, status: 8, lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn: 1, offset: 2, residual: 3 }.into(),
         LogoutResponse { response: 3, itt, stat_sn, exp_cmd_sn, max_cmd_sn, time_to_wait: 0x0102, time_to_retain: 0x0304 }.into(),
         R2t { lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn, r2t_sn: 1, offset: 2, desired_len: 3 }.into(),
-        AsyncMessage { lun, stat_sn, exp_cmd_sn, max_cmd_sn, event: 1, vendor_code: 2, parameter1: 3, parameter2: 4, parameter3: 5, reserved_tag: NO_TAG }.into(),
-        Reject { reason: 9, reserved_tag: NO_TAG, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn: 7 }.into(),
+        AsyncMessage { lun, stat_sn, exp_cmd_sn, max_cmd_sn, event: 1, vendor_code: 2, parameter1: 3, parameter2: 4, parameter3: 5 }.into(),
+        Reject { reason: 9, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn: 7 }.into(),
     ]
 }
 
@@ -62,6 +62,15 @@ fn claiming(opcode: u8, ahs_words: u8, data: u32, digest: bool) -> Vec<u8> {
         wire.extend(crc.value().to_le_bytes());
     }
     wire
+}
+
+/// RFC 7143 sections 11.9 and 11.17: their tags are reserved, and all ones.
+#[test]
+fn messages_and_rejects_have_the_tag_that_is_none_whatever_else_is_in_them() {
+    for header in headers() {
+        let reserved = matches!(header, Header::AsyncMessage(_) | Header::Reject(_));
+        assert_eq!(Bhs::from(header).itt() == NO_TAG, reserved, "{header:?}");
+    }
 }
 
 #[test]
@@ -309,7 +318,7 @@ fn what_cannot_be_framed_is_refused_and_names_the_field() {
     let too_long = |field, offset, len, limit| Err(Error::TooLong { field, offset, len, limit });
     assert_eq!(frame(0, 1001), too_long(Field::Data, 5, 1001, 1000));
     assert_eq!(frame(1024, 0), too_long(Field::Ahs, 4, 1024, 1020));
-    assert_eq!(frame(6, 0), Err(Error::AhsUnaligned { len: 6 }));
+    assert_eq!(frame(6, 0), Err(Error::AhsUnaligned { offset: 4, len: 6 }));
     // More than 24 bits is too long whatever the peer says that it takes.
     let mut framer = segchain_iscsi::PduFramer::new(&Options::new().max_send(u32::MAX));
     let zeros = vec![0; 1 << 24];
