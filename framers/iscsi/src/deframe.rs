@@ -39,8 +39,6 @@ pub struct PduDeframer {
 #[derive(Debug)]
 struct Open {
     pdu: Incoming,
-    /// Where the data begins.
-    start: usize,
     digest: Option<Digest>,
 }
 
@@ -63,17 +61,18 @@ impl PduDeframer {
         if let Some(digest) = digest.first_chunk() {
             let mut crc = Crc32c::new();
             crc.update(header);
-            check(Field::Header, end, *digest, crc.value())?;
+            check(Field::Header, end as u64, *digest, crc.value())?;
             self.check_lengths(&bhs)?;
         }
         let (ahs, len) = (&header[Bhs::LEN..], u64::from(bhs.data_len()));
-        let pdu = Incoming { bhs, ahs: Bytes::copy_from_slice(ahs), data: Data::None };
+        let pdu =
+            Incoming { bhs, ahs: Bytes::copy_from_slice(ahs), data_offset: start as u64, data: Data::None };
         if len == 0 {
             return Ok(Step::Frame { frame: pdu, head: start });
         }
         let req = BodyReq::new(len, place(&bhs, targets));
         let req = if self.options.data_digest { req.digest(Crc32c::new()) } else { req };
-        self.open = Some(Open { pdu, start, digest: None });
+        self.open = Some(Open { pdu, digest: None });
         Ok(Step::Body { head: start, req })
     }
 
@@ -115,7 +114,8 @@ impl Deframer for PduDeframer {
         };
         if let (Some(mut crc), Some(digest)) = (open.digest, trailer[pad..].first_chunk()) {
             crc.update(&trailer[..pad]);
-            check(Field::Data, open.start + len + pad, *digest, crc.value().unwrap_or(0))?;
+            let end = open.pdu.data_offset + (len + pad) as u64;
+            check(Field::Data, end, *digest, crc.value().unwrap_or(0))?;
         }
         Ok(Step::Frame { frame: open.pdu, head: used })
     }
@@ -141,8 +141,8 @@ impl Deframer for PduDeframer {
     }
 }
 
-fn check(field: Field, offset: usize, digest: [u8; 4], got: u32) -> Result<(), Error> {
-    let (offset, expected) = (offset as u64, u32::from_le_bytes(digest));
+fn check(field: Field, offset: u64, digest: [u8; 4], got: u32) -> Result<(), Error> {
+    let expected = u32::from_le_bytes(digest);
     if expected == got { Ok(()) } else { Err(Error::Digest { field, offset, expected, got }) }
 }
 

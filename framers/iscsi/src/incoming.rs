@@ -13,6 +13,8 @@ pub struct Incoming {
     pub bhs: Bhs,
     /// Additional header segments (RFC 7143 section 11.2.2), unread; mostly none.
     pub ahs: Bytes,
+    /// Where in the PDU the data begins, in bytes: behind all headers and their digest.
+    pub data_offset: u64,
     /// Where the data is.
     pub data: Data,
 }

@@ -6,17 +6,40 @@ use bytes::Bytes;
 
 use crate::Pages;
 
-/// The LUN field of logical unit `number`, up to 16383: peripheral device addressing below 256, flat space addressing from
-/// there on (SAM-5 section 4.7).
+/// The LUN field of logical unit `number`: peripheral device addressing below 256, flat space addressing below 16384, extended
+/// flat space addressing from there on (SAM-5 section 4.7).
 ///
 /// ```
 /// assert_eq!(segchain_iscsi::scsi::lun(1), 0x0001_0000_0000_0000);
 /// assert_eq!(segchain_iscsi::scsi::lun(300), 0x412c_0000_0000_0000);
+/// assert_eq!(segchain_iscsi::scsi::lun(16_384), 0xd200_4000_0000_0000);
 /// ```
 pub fn lun(number: u16) -> u64 {
-    let number = u64::from(number & 0x3fff);
-    (if number < 256 { number } else { number | 0x4000 }) << 48
+    let field = u64::from(number);
+    match number {
+        0..256 => field << 48,
+        256..16_384 => (0x4000 | field) << 48,
+        _ => (0xd200_0000 | field) << 32,
+    }
 }
+
+/// A command descriptor block, zeros behind it: made of an array of 6, 10, 12 or 16 bytes (SPC-4 section 4.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cdb([u8; 16]);
+
+macro_rules! cdb_of {
+    ($($len:literal)+) => {
+        $(impl From<[u8; $len]> for Cdb {
+            fn from(bytes: [u8; $len]) -> Self {
+                let mut block = [0; 16];
+                block[..$len].copy_from_slice(&bytes);
+                Self(block)
+            }
+        })+
+    };
+}
+
+cdb_of!(6 10 12 16);
 
 /// A SCSI command and the data that goes with it.
 ///
@@ -26,7 +49,7 @@ pub fn lun(number: u16) -> u64 {
 ///
 /// let write = Command::write10(lun(1), 7, 2, Bytes::from(vec![0; 1024]));
 /// assert_eq!(write.cdb[..10], [0x2a, 0, 0, 0, 0, 7, 0, 0, 2, 0]);
-/// let inquiry = Command::new(lun(1), &[0x12, 0, 0, 0, 36, 0], Transfer::Read(36));
+/// let inquiry = Command::new(lun(1), [0x12, 0, 0, 0, 36, 0], Transfer::Read(36));
 /// # assert_eq!(inquiry.attribute, 1);
 /// ```
 #[derive(Clone, Debug)]
@@ -34,7 +57,7 @@ pub fn lun(number: u16) -> u64 {
 pub struct Command {
     /// The logical unit: see [`lun`].
     pub lun: u64,
-    /// The command descriptor block.
+    /// The command descriptor block, as [`Cdb`] has it.
     pub cdb: [u8; 16],
     /// Task attribute: 0 untagged, 1 simple, 2 ordered, 3 head of queue. 1 unless set.
     pub attribute: u8,
@@ -55,33 +78,30 @@ pub enum Transfer {
 }
 
 impl Command {
-    /// A command descriptor block, zeros behind it.
-    pub fn new(lun: u64, cdb: &[u8], transfer: Transfer) -> Self {
-        let mut block = [0; 16];
-        let len = cdb.len().min(16);
-        block[..len].copy_from_slice(&cdb[..len]);
-        Self { lun, cdb: block, attribute: 1, transfer }
+    /// A command, simple, of any kind.
+    pub fn new(lun: u64, cdb: impl Into<Cdb>, transfer: Transfer) -> Self {
+        Self { lun, cdb: cdb.into().0, attribute: 1, transfer }
     }
 
     /// TEST UNIT READY.
     pub fn test_unit_ready(lun: u64) -> Self {
-        Self::new(lun, &[0; 6], Transfer::None)
+        Self::new(lun, [0; 6], Transfer::None)
     }
 
     /// READ CAPACITY (10): [`Capacity::decode`] reads what comes in.
     pub fn read_capacity(lun: u64) -> Self {
-        Self::new(lun, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Transfer::Read(Capacity::LEN))
+        Self::new(lun, [0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Transfer::Read(Capacity::LEN))
     }
 
     /// READ (10): `blocks` blocks of `block_len` bytes from block `lba` on.
     pub fn read10(lun: u64, lba: u32, blocks: u16, block_len: u32) -> Self {
         let len = u32::from(blocks).saturating_mul(block_len);
-        Self::new(lun, &cdb10(0x28, lba, blocks), Transfer::Read(len))
+        Self::new(lun, cdb10(0x28, lba, blocks), Transfer::Read(len))
     }
 
     /// WRITE (10): `blocks` blocks from block `lba` on, which are `pages`.
     pub fn write10(lun: u64, lba: u32, blocks: u16, pages: impl Into<Pages>) -> Self {
-        Self::new(lun, &cdb10(0x2a, lba, blocks), Transfer::Write(pages.into()))
+        Self::new(lun, cdb10(0x2a, lba, blocks), Transfer::Write(pages.into()))
     }
 }
 
@@ -118,6 +138,8 @@ impl Capacity {
 pub struct Moved {
     /// Bytes that came in.
     pub received: u64,
+    /// Bytes that went out and that the target has made use of.
+    pub sent: u64,
     /// By how much the command moved less than expected, or was to move more.
     pub residual: Residual,
 }

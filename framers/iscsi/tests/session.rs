@@ -6,7 +6,7 @@ use bytes::Bytes;
 use common::*;
 use segchain::chain::Payload as _;
 use segchain_iscsi::login::{DigestOffer, Parameters};
-use segchain_iscsi::scsi::{Command, Failure, Moved, Residual, Sense, Transfer, lun};
+use segchain_iscsi::scsi::{Command, Failure, Residual, Sense, Transfer, lun};
 use segchain_iscsi::session::{Event, Initiator, Violation};
 use segchain_iscsi::{
     AsyncMessage, Bhs, DataIn, DataOut, Error, Extent, Field, Header, LoginResponse, LogoutRequest,
@@ -45,12 +45,18 @@ fn sense_data(key: u8, code: u8) -> Vec<u8> {
     sense
 }
 
+fn cdb(operation: u8) -> [u8; 10] {
+    [operation, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+}
+
 fn write(initiator: &mut Initiator, len: usize) -> u32 {
-    initiator.command(Command::new(LUN, &[0x2a], Transfer::Write(Bytes::from(pattern(len)).into()))).unwrap()
+    initiator
+        .command(Command::new(LUN, cdb(0x2a), Transfer::Write(Bytes::from(pattern(len)).into())))
+        .unwrap()
 }
 
 fn read(initiator: &mut Initiator, len: u32) -> u32 {
-    let itt = initiator.command(Command::new(LUN, &[0x28], Transfer::Read(len))).unwrap();
+    let itt = initiator.command(Command::new(LUN, cdb(0x28), Transfer::Read(len))).unwrap();
     assert_eq!(pdus(initiator).len(), 1);
     itt
 }
@@ -195,10 +201,18 @@ fn an_r2t_is_answered_with_the_data_that_it_asks_for() {
     }
     let done = |itt, stat_sn| ScsiResponse { itt, stat_sn, ..ScsiResponse::default() };
     match hear(&mut initiator, done(task, 3), b"").unwrap() {
-        Some(Event::Done { itt, outcome: Ok(moved) }) => assert_eq!((itt, moved), (task, Moved::default())),
+        Some(Event::Done { itt, outcome: Ok(moved) }) => {
+            assert_eq!((itt, moved.sent, moved.residual), (task, 30_000, Residual::None));
+        }
         event => panic!("{event:?}"),
     }
-    assert!(matches!(hear(&mut initiator, done(other, 4), b""), Ok(Some(Event::Done { .. }))));
+    let none = ScsiResponse { underflow: true, residual: 10, ..done(other, 4) };
+    match hear(&mut initiator, none, b"").unwrap() {
+        Some(Event::Done { outcome: Ok(moved), .. }) => {
+            assert_eq!((moved.sent, moved.residual), (0, Residual::Under(10)));
+        }
+        event => panic!("{event:?}"),
+    }
     assert_eq!(initiator.in_flight(), 0);
 }
 
@@ -245,12 +259,19 @@ fn an_r2t_that_does_not_fit_its_write_is_a_violation_that_names_the_field() {
     // One at a time was negotiated, and the data of the first has not left.
     let second = R2t { r2t_sn: 1, ttt: 10, offset: 6000, desired_len: 1000, ..good };
     let violation = hear(&mut initiator, second, b"").unwrap_err();
-    assert!(matches!(violation, Violation::Field { field: "count of outstanding R2T", .. }), "{violation}");
+    assert_eq!(violation, Violation::TooMany { what: "outstanding R2Ts of a write", limit: 1 });
+    // A write of nothing has nothing to be asked for.
+    let mut initiator = plain();
+    let itt = write(&mut initiator, 0);
+    pdus(&mut initiator);
+    let violation = hear(&mut initiator, R2t { itt, offset: 0, ..good }, b"").unwrap_err();
+    assert_eq!(violation, Violation::Unexpected { pdu: "R2T", opcode: 0x31 });
 
     let (mut initiator, task) = start();
     let unknown = |itt| Err(Violation::UnknownTask { pdu: "R2T", itt, offset: 16 });
     let r2t = |itt| R2t { itt, ..good };
     assert_eq!(hear(&mut initiator, r2t(task + 7), b"").map(drop), unknown(task + 7));
+    let mut initiator = plain();
     let reading = read(&mut initiator, 10);
     assert_eq!(hear(&mut initiator, r2t(reading), b"").map(drop), unknown(reading));
 }
@@ -336,8 +357,6 @@ fn a_command_ends_with_what_the_target_makes_of_it() {
     let ok = ScsiResponse::default();
     let under = ScsiResponse { underflow: true, residual: 512, ..ok };
     assert_eq!(outcome(under, b"").unwrap().unwrap().residual, Residual::Under(512));
-    let over = ScsiResponse { overflow: true, residual: 7, ..ok };
-    assert_eq!(outcome(over, b"").unwrap().unwrap().residual, Residual::Over(7));
     assert_eq!(outcome(ScsiResponse { status: 8, ..ok }, b"").unwrap(), Err(Failure::Status(8)));
     assert_eq!(outcome(ScsiResponse { response: 1, ..ok }, b"").unwrap(), Err(Failure::Response(1)));
 
@@ -348,17 +367,114 @@ fn a_command_ends_with_what_the_target_makes_of_it() {
     let Ok(Err(Failure::CheckCondition(sense))) = outcome(check, &[0, 4, 0x72, 6, 0x29, 1]) else { panic!() };
     assert_eq!((sense.key, sense.asc, sense.ascq, sense.is_unit_attention()), (6, 0x29, 1, true));
     assert_eq!(outcome(check, b"").unwrap(), Err(Failure::CheckCondition(Sense::default())));
-    assert_eq!(
-        outcome(check, &[0, 9, 0x70]),
-        Err(Violation::Field {
-            pdu: "SCSI Response",
-            field: "sense length",
-            offset: 48,
-            least: 0,
-            most: 1,
-            got: 9
-        })
-    );
+}
+
+/// Behind the header there may be segments and a digest.
+#[test]
+fn a_sense_length_that_does_not_fit_is_said_where_it_is() {
+    for (digest, ahs, at) in [(false, 0, 48), (true, 0, 52), (false, 8, 56), (true, 8, 60)] {
+        let mut initiator = plain();
+        let itt = read(&mut initiator, 512);
+        let header = ScsiResponse { status: 2, itt, stat_sn: 3, ..ScsiResponse::default() };
+        let mut pdu = Pdu::new(header, &[0, 9, 0x70][..]);
+        pdu.ahs = vec![0; ahs].into();
+        let options = open(digest, false);
+        let stream = wire(&options, pdu);
+        assert_eq!(stream[at + 1], 9);
+        let script = segchain_testkit::scripted::ScriptedRecv::new(&stream, []);
+        let mut receiver = segchain::recv::Receiver::new(&script, segchain_iscsi::PduDeframer::new(&options));
+        let pdu = receiver.next(&mut (), None, |pdu| pdu).unwrap().unwrap();
+        let violation = initiator.receive(pdu).unwrap_err();
+        let (offset, pdu, field) = (at as u64, "SCSI Response", "sense length");
+        assert_eq!(violation, Violation::Field { pdu, field, offset, least: 0, most: 1, got: 9 });
+    }
+}
+
+/// RFC 7143 section 11.4.5: what was not moved is counted. A target that moved less and does not say so has lost data.
+#[test]
+fn a_command_that_went_well_has_moved_what_was_expected_less_the_residual() {
+    let residual = |pdu, least: u64, most: u64, got: u64| Violation::Field {
+        pdu,
+        field: "residual count",
+        offset: 44,
+        least,
+        most,
+        got,
+    };
+    // Of 10 bytes so many came, and the target says that so many are left out.
+    let mut full = Vec::new();
+    for (came, under, over, good) in [
+        (10, None, None, true),
+        (10, None, Some(7), true),
+        (7, Some(3), None, true),
+        (0, Some(10), None, true),
+        (7, None, None, false),
+        (0, None, None, false),
+        (7, Some(2), None, false),
+        (7, Some(4), None, false),
+        (7, None, Some(3), false),
+        (10, Some(1), None, false),
+    ] {
+        for collapsed in [false, true] {
+            let mut initiator = plain();
+            let itt = read(&mut initiator, 10);
+            let (underflow, overflow) = (under.is_some(), over.is_some());
+            let left_out = under.or(over).unwrap_or(0);
+            let mut data = DataIn { last: true, itt, ..DataIn::default() };
+            let event = if collapsed {
+                data =
+                    DataIn { has_status: true, underflow, overflow, residual: left_out, stat_sn: 3, ..data };
+                hear(&mut initiator, data, &pattern(came))
+            } else {
+                hear(&mut initiator, data, &pattern(came)).unwrap();
+                let response = ScsiResponse {
+                    itt,
+                    stat_sn: 3,
+                    underflow,
+                    overflow,
+                    residual: left_out,
+                    ..Default::default()
+                };
+                hear(&mut initiator, response, b"")
+            };
+            match event {
+                Ok(Some(
+                    Event::Done { outcome: Ok(moved), .. } | Event::Data { done: Some(Ok(moved)), .. },
+                )) if good => {
+                    assert_eq!(moved.received, came as u64);
+                    full.push(moved.residual);
+                }
+                Err(violation) if !good => {
+                    let pdu = if collapsed { "SCSI Data-In" } else { "SCSI Response" };
+                    let (short, got) = (10 - came as u64, under.unwrap_or(0).into());
+                    assert_eq!(violation, residual(pdu, short, short, got));
+                }
+                other => panic!("{came} {under:?} {over:?}: {other:?}"),
+            }
+        }
+    }
+    assert_eq!(full[2..4], [Residual::Over(7); 2]);
+    // A write: 4096 of 10,000 bytes have left, and the target has not asked for more.
+    for (under, good) in [(None, false), (Some(5903), false), (Some(5904), true), (Some(10_001), false)] {
+        let mut initiator = session(Parameters::new(), Parameters::new().max_recv(4096).initial_r2t(true));
+        let itt = write(&mut initiator, 10_000);
+        pdus(&mut initiator);
+        let left_out = under.unwrap_or(0);
+        let response = ScsiResponse {
+            itt,
+            stat_sn: 3,
+            underflow: under.is_some(),
+            residual: left_out,
+            ..ScsiResponse::default()
+        };
+        match hear(&mut initiator, response, b"") {
+            Ok(Some(Event::Done { outcome: Ok(moved), .. })) if good => assert_eq!(moved.sent, 4096),
+            Err(violation) if !good => {
+                assert_eq!(violation, residual("SCSI Response", 5904, 10_000, left_out.into()));
+            }
+            other => panic!("{under:?}: {other:?}"),
+        }
+    }
 }
 
 /// What tgt 1.0.85 sent on a real session.
@@ -396,12 +512,77 @@ fn pings_of_the_target_that_are_not_answered_have_a_limit() {
         assert!(hear(&mut initiator, ping, b"").unwrap().is_none());
     }
     let violation = hear(&mut initiator, ping, b"").unwrap_err();
-    assert_eq!(
-        violation.to_string(),
-        "NOP-In: count of unanswered pings at 20: expected 0 to 1023, got 1024"
-    );
-    assert_eq!(pdus(&mut initiator).len(), 1024);
-    assert!(hear(&mut initiator, ping, b"").is_ok());
+    assert_eq!(violation, Violation::TooMany { what: "unanswered pings", limit: 1024 });
+    assert_eq!(violation.to_string(), "more than 1024 unanswered pings at a time");
+    // With an answer in between there is room for one more.
+    let mut initiator = plain();
+    for _ in 0..2048 {
+        assert!(hear(&mut initiator, ping, b"").unwrap().is_none());
+        assert!(initiator.next_pdu().is_some());
+    }
+}
+
+/// At error recovery level 0 there is nothing to go on with.
+#[test]
+fn after_a_violation_the_session_only_says_what_it_was() {
+    let mut initiator = plain();
+    let itt = initiator.ping(Extent::default()).unwrap();
+    let wrong = NopIn { itt, stat_sn: 9, ..NopIn::default() };
+    let violation = hear(&mut initiator, wrong, b"").unwrap_err();
+    assert!(initiator.next_pdu().is_none());
+    let right = NopIn { itt, stat_sn: 3, ..NopIn::default() };
+    assert_eq!(hear(&mut initiator, right, b"").map(drop), Err(violation));
+    assert_eq!(initiator.ping(Extent::default()), Err(Error::Closing));
+    assert_eq!(initiator.command(Command::test_unit_ready(LUN)), Err(Error::Closing));
+    assert!(initiator.next_pdu().is_none());
+}
+
+/// RFC 7143 section 11.14: no new request after the logout, which ends what is not answered.
+#[test]
+fn a_logout_is_the_last_request_and_leaves_when_all_others_are_answered() {
+    let mut initiator = session(Parameters::new().immediate_data(false), Parameters::new().initial_r2t(true));
+    let task = write(&mut initiator, 100);
+    initiator.logout();
+    initiator.logout();
+    assert_eq!(initiator.ping(Extent::default()), Err(Error::Closing));
+    assert_eq!(initiator.command(Command::test_unit_ready(LUN)), Err(Error::Closing));
+    assert_eq!(initiator.in_flight(), 2);
+    let sent = |initiator: &mut Initiator| -> Vec<_> {
+        pdus(initiator).iter().map(|pdu| Bhs::from(pdu.header).opcode()).collect()
+    };
+    assert_eq!(sent(&mut initiator), [ScsiCommand::OPCODE]);
+    let r2t = R2t { itt: task, ttt: 9, desired_len: 100, ..R2t::default() };
+    hear(&mut initiator, r2t, b"").unwrap();
+    assert_eq!(sent(&mut initiator), [DataOut::OPCODE]);
+    // Pings of the target are answered all the while.
+    let ping = NopIn { ttt: 42, stat_sn: 3, ..NopIn::default() };
+    hear(&mut initiator, ping, b"").unwrap();
+    assert_eq!(sent(&mut initiator), [NopOut::OPCODE]);
+    let done = ScsiResponse { itt: task, stat_sn: 3, ..ScsiResponse::default() };
+    assert!(matches!(hear(&mut initiator, done, b""), Ok(Some(Event::Done { outcome: Ok(_), .. }))));
+    assert_eq!(sent(&mut initiator), [LogoutRequest::OPCODE]);
+}
+
+/// Every number has an address of its own (SAM-5 section 4.7), and numbers do not wrap.
+#[test]
+fn no_two_logical_units_have_one_lun() {
+    assert_eq!(lun(255), 0x00ff_0000_0000_0000);
+    assert_eq!(lun(256), 0x4100_0000_0000_0000);
+    assert_eq!(lun(16_383), 0x7fff_0000_0000_0000);
+    assert_eq!(lun(16_384), 0xd200_4000_0000_0000);
+    assert_eq!(lun(u16::MAX), 0xd200_ffff_0000_0000);
+    let all: std::collections::HashSet<_> = (0..=u16::MAX).map(lun).collect();
+    assert_eq!(all.len(), 1 << 16);
+}
+
+#[test]
+fn a_command_descriptor_block_of_each_length_is_whole() {
+    let block = |command: Command| command.cdb.to_vec();
+    let of = |bytes: &[u8]| [bytes, &[0; 16][bytes.len()..]].concat();
+    assert_eq!(block(Command::new(LUN, [1; 6], Transfer::None)), of(&[1; 6]));
+    assert_eq!(block(Command::new(LUN, [2; 10], Transfer::None)), of(&[2; 10]));
+    assert_eq!(block(Command::new(LUN, [3; 12], Transfer::None)), of(&[3; 12]));
+    assert_eq!(block(Command::new(LUN, [4; 16], Transfer::None)), of(&[4; 16]));
 }
 
 /// What is received may be anything, digests or not: an event, nothing, or a violation.

@@ -38,6 +38,13 @@ pub enum Violation {
         /// What it is.
         got: u64,
     },
+    /// More at a time than is taken.
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The most that there may be.
+        limit: u32,
+    },
 }
 
 impl fmt::Display for Violation {
@@ -54,6 +61,7 @@ impl fmt::Display for Violation {
                 }
                 write!(f, ", got {got}")
             }
+            Violation::TooMany { what, limit } => write!(f, "more than {limit} {what} at a time"),
         }
     }
 }

@@ -20,7 +20,7 @@ use std::collections::{HashMap, VecDeque};
 pub use self::error::Violation;
 
 use self::numbers::Numbers;
-use self::task::{Burst, Task, range};
+use self::task::{Burst, Task, at_most, range};
 use crate::login::{Negotiated, Session};
 use crate::scsi::{Command, Failure, Moved, Transfer};
 use crate::{
@@ -66,6 +66,10 @@ pub struct Initiator {
     bursts: VecDeque<Burst>,
     /// Requests that have no number yet.
     waiting: VecDeque<Request>,
+    /// Whether the last request was asked for: the logout.
+    closing: bool,
+    /// What the target has done that it may not.
+    violation: Option<Violation>,
 }
 
 #[derive(Debug)]
@@ -134,6 +138,8 @@ impl Initiator {
             answers: VecDeque::new(),
             bursts: VecDeque::new(),
             waiting: VecDeque::new(),
+            closing: false,
+            violation: None,
         }
     }
 
@@ -145,8 +151,9 @@ impl Initiator {
     /// Sends data and wants it back ([`Event::Pong`]); returns the task tag.
     ///
     /// # Errors
-    /// [`Error::TooLong`] if it is more than the target takes in one PDU.
+    /// [`Error::TooLong`] if it is more than the target takes in one PDU, [`Error::Closing`] after a logout or a violation.
     pub fn ping(&mut self, data: impl Into<Extent>) -> Result<u32, Error> {
+        self.check_open()?;
         let data = data.into();
         let (len, limit) = (data.len(), self.negotiated.max_send.into());
         if len > limit {
@@ -160,8 +167,9 @@ impl Initiator {
     /// Has a command carried out ([`Event::Done`]); returns the task tag.
     ///
     /// # Errors
-    /// [`Error::TooLong`] if it writes 4 GiB or more.
+    /// [`Error::TooLong`] if it writes 4 GiB or more, [`Error::Closing`] after a logout or a violation.
     pub fn command(&mut self, command: Command) -> Result<u32, Error> {
+        self.check_open()?;
         if let Transfer::Write(pages) = &command.transfer {
             let (len, limit) = (pages.len(), u32::MAX.into());
             if len > limit {
@@ -173,26 +181,38 @@ impl Initiator {
         Ok(itt)
     }
 
-    /// Ends the session ([`Event::LoggedOut`]), after what was asked for before.
+    /// Ends the session ([`Event::LoggedOut`]). From now on there are no more requests; the logout itself leaves when all that
+    /// were asked for before are answered, as it would end them (RFC 7143 section 11.14).
     pub fn logout(&mut self) {
-        let itt = self.new_task(Task::Logout);
-        self.waiting.push_back(Request::Logout { itt });
+        if !std::mem::replace(&mut self.closing, true) {
+            let itt = self.new_task(Task::Logout);
+            self.waiting.push_back(Request::Logout { itt });
+        }
     }
 
-    /// What has to leave next: answers to pings, then data of writes, then requests while the target takes some.
+    /// What has to leave next: answers to pings, then data of writes, then requests while the target takes some. After a
+    /// violation nothing leaves.
     pub fn next_pdu(&mut self) -> Option<Pdu<Extent>> {
+        if self.violation.is_some() {
+            return None;
+        }
         if let Some(answer) = self.answers.pop_front() {
             let (cmd_sn, exp_stat_sn) = (self.numbers.cmd_sn, self.numbers.exp_stat_sn);
             return Some(Pdu::new(NopOut { cmd_sn, exp_stat_sn, ..answer }, Extent::default()));
         }
         if let Some(burst) = self.bursts.front_mut() {
             let (pdu, last) = burst.next(self.negotiated.max_send, self.numbers.exp_stat_sn);
-            if last && let Some(Burst { itt, ttt, .. }) = self.bursts.pop_front() {
-                self.tasks.get_mut(&itt).into_iter().for_each(|task| task.sent(ttt));
+            let Burst { itt, ttt, .. } = *burst;
+            if let Some(task) = self.tasks.get_mut(&itt) {
+                task.data_out(pdu.data.len(), last && ttt != NO_TAG);
+            }
+            if last {
+                self.bursts.pop_front();
             }
             return Some(pdu);
         }
-        if !self.numbers.is_open() {
+        let held = matches!(self.waiting.front(), Some(Request::Logout { .. })) && self.tasks.len() > 1;
+        if held || !self.numbers.is_open() {
             return None;
         }
         let request = self.waiting.pop_front()?;
@@ -219,6 +239,9 @@ impl Initiator {
                         let (data, unsolicited) = Burst::unsolicited(&self.negotiated, lun, itt, &pages);
                         let (last, len) = (unsolicited.is_none(), pages.len() as u32);
                         self.bursts.extend(unsolicited);
+                        if let Some(task) = self.tasks.get_mut(&itt) {
+                            task.data_out(data.len(), false);
+                        }
                         Pdu::new(ScsiCommand { last, write: true, expected_len: len, ..header }, data)
                     }
                 }
@@ -229,17 +252,27 @@ impl Initiator {
     /// Takes a PDU of the target.
     ///
     /// # Errors
-    /// One that does not fit the session: the connection has to close.
+    /// One that does not fit the session: the connection has to close. Whatever comes after that gives the same error again.
     pub fn receive(&mut self, pdu: Incoming) -> Result<Option<Event>, Violation> {
-        let Incoming { bhs, data, .. } = pdu;
+        match self.violation {
+            Some(violation) => Err(violation),
+            None => self.take(pdu).inspect_err(|violation| self.violation = Some(*violation)),
+        }
+    }
+
+    fn check_open(&self) -> Result<(), Error> {
+        if self.closing || self.violation.is_some() { Err(Error::Closing) } else { Ok(()) }
+    }
+
+    fn take(&mut self, pdu: Incoming) -> Result<Option<Event>, Violation> {
+        let Incoming { bhs, data, data_offset, .. } = pdu;
         let name = bhs.name();
         let header = Header::from(&bhs);
         self.see(&bhs, &header)?;
         match header {
             Header::NopIn(NopIn { itt, ttt, lun, .. }) => {
                 if ttt != NO_TAG {
-                    let unanswered = self.answers.len() as u32;
-                    range(name, "count of unanswered pings", 20, 0..=MAX_UNANSWERED - 1, unanswered)?;
+                    at_most(MAX_UNANSWERED, "unanswered pings", self.answers.len() as u32 + 1)?;
                     self.answers.push_back(NopOut { immediate: true, lun, ttt, ..NopOut::default() });
                 }
                 if itt == NO_TAG {
@@ -252,7 +285,7 @@ impl Initiator {
                 let task = self.tasks.get_mut(&header.itt);
                 let task = task.ok_or(Violation::UnknownTask { pdu: name, itt: header.itt, offset: 16 })?;
                 task.data_in(&header, data.len())?;
-                let done = header.has_status.then(|| task.outcome_of_data_in(&header));
+                let done = header.has_status.then(|| task.outcome_of_data_in(&header)).transpose()?;
                 if done.is_some() {
                     self.forget(header.itt);
                 }
@@ -266,7 +299,10 @@ impl Initiator {
             }
             Header::ScsiResponse(response) => {
                 let task = self.end(response.itt, name, Task::is_command)?;
-                Ok(Some(Event::Done { itt: response.itt, outcome: task.outcome(&response, &data)? }))
+                Ok(Some(Event::Done {
+                    itt: response.itt,
+                    outcome: task.outcome(&response, &data, data_offset)?,
+                }))
             }
             Header::R2t(r2t) => self.r2t(&r2t).map(|()| None),
             Header::LogoutResponse(response) => {

@@ -21,6 +21,8 @@ pub(super) enum Task {
     },
     Write {
         pages: Pages,
+        /// Bytes that have left.
+        sent: u64,
         r2t_sn: u32,
         /// R2T whose data has not left.
         outstanding: u32,
@@ -32,7 +34,9 @@ impl Task {
         match &command.transfer {
             Transfer::None => Task::Plain,
             Transfer::Read(len) => Task::Read { len: *len, received: 0, data_sn: 0 },
-            Transfer::Write(pages) => Task::Write { pages: pages.clone(), r2t_sn: 0, outstanding: 0 },
+            Transfer::Write(pages) => {
+                Task::Write { pages: pages.clone(), sent: 0, r2t_sn: 0, outstanding: 0 }
+            }
         }
     }
 
@@ -57,65 +61,92 @@ impl Task {
 
     /// Takes the target's wish for data of a write.
     pub(super) fn r2t(&mut self, r2t: &R2t, negotiated: &Negotiated) -> Result<Burst, Violation> {
-        let Task::Write { pages, r2t_sn, outstanding } = self else {
+        let Task::Write { pages, r2t_sn, outstanding, .. } = self else {
             return Err(Violation::UnknownTask { pdu: "R2T", itt: r2t.itt, offset: 16 });
         };
         let len = pages.len() as u32; // the length was checked when the command came
+        if len == 0 {
+            return Err(Violation::Unexpected { pdu: "R2T", opcode: R2t::OPCODE });
+        }
         let R2t { lun, itt, ttt, offset, desired_len, .. } = *r2t;
         range("R2T", "target transfer tag", 20, 0..=NO_TAG - 1, ttt)?;
         range("R2T", "R2T number", 36, *r2t_sn..=*r2t_sn, r2t.r2t_sn)?;
-        range("R2T", "buffer offset", 40, 0..=len.saturating_sub(1), offset)?;
+        range("R2T", "buffer offset", 40, 0..=len - 1, offset)?;
         let most = negotiated.max_burst.min(len.saturating_sub(offset));
         range("R2T", "desired data transfer length", 44, 1..=most, desired_len)?;
-        range("R2T", "count of outstanding R2T", 36, 0..=negotiated.max_outstanding_r2t - 1, *outstanding)?;
+        at_most(negotiated.max_outstanding_r2t, "outstanding R2Ts of a write", *outstanding + 1)?;
         *r2t_sn = r2t_sn.wrapping_add(1);
         *outstanding += 1;
         let (at, end) = (offset.into(), u64::from(offset) + u64::from(desired_len));
         Ok(Burst { pages: pages.clone(), lun, itt, ttt, at, end, data_sn: 0 })
     }
 
-    /// All data of a sequence has left.
-    pub(super) fn sent(&mut self, ttt: u32) {
-        if let Task::Write { outstanding, .. } = self {
-            *outstanding -= u32::from(ttt != NO_TAG && *outstanding > 0);
+    /// Data of a write has left, and maybe all that an R2T has asked for.
+    pub(super) fn data_out(&mut self, bytes: u64, answers_r2t: bool) {
+        if let Task::Write { sent, outstanding, .. } = self {
+            *sent += bytes;
+            *outstanding -= u32::from(answers_r2t && *outstanding > 0);
         }
     }
 
     /// How a command ended whose status came with its last data (phase collapse).
-    pub(super) fn outcome_of_data_in(&self, header: &DataIn) -> Outcome {
-        match header.status {
-            0 => Ok(self.moved(header.underflow, header.overflow, header.residual)),
+    pub(super) fn outcome_of_data_in(&self, header: &DataIn) -> Result<Outcome, Violation> {
+        Ok(match header.status {
+            0 => Ok(self.moved("SCSI Data-In", header.underflow, header.overflow, header.residual)?),
             status => Err(Failure::Status(status)),
-        }
+        })
     }
 
-    /// How a command ended.
-    pub(super) fn outcome(&self, response: &ScsiResponse, data: &Data) -> Result<Outcome, Violation> {
+    /// How a command ended; the response's data begins at `data_offset`.
+    pub(super) fn outcome(
+        &self,
+        response: &ScsiResponse,
+        data: &Data,
+        data_offset: u64,
+    ) -> Result<Outcome, Violation> {
+        let ScsiResponse { underflow, overflow, residual, .. } = *response;
         Ok(match (response.response, response.status) {
-            (0, 0) => Ok(self.moved(response.underflow, response.overflow, response.residual)),
-            (0, 2) => Err(Failure::CheckCondition(sense(data)?)),
+            (0, 0) => Ok(self.moved("SCSI Response", underflow, overflow, residual)?),
+            (0, 2) => Err(Failure::CheckCondition(sense(data, data_offset)?)),
             (0, status) => Err(Failure::Status(status)),
             (response, _) => Err(Failure::Response(response)),
         })
     }
 
-    fn moved(&self, under: bool, over: bool, residual: u32) -> Moved {
-        let received = if let Task::Read { received, .. } = self { (*received).into() } else { 0 };
+    /// What was moved by a command that went well: all that was expected, less what the target says was left out. A target
+    /// that leaves out more than it says has lost data.
+    fn moved(&self, pdu: &'static str, under: bool, over: bool, residual: u32) -> Result<Moved, Violation> {
+        let short = if under { residual } else { 0 };
+        let left_out = |range_of: RangeInclusive<u32>| range(pdu, "residual count", 44, range_of, short);
+        let (mut received, mut sent) = (0, 0);
+        match self {
+            Task::Read { len, received: came, .. } => {
+                left_out(*len - *came..=*len - *came)?;
+                received = (*came).into();
+            }
+            Task::Write { pages, sent: left, .. } => {
+                let len = pages.len() as u32;
+                let unsent = pages.len().saturating_sub(*left) as u32;
+                left_out(unsent..=len)?;
+                sent = (len - short).into();
+            }
+            _ => left_out(0..=0)?,
+        }
         let residual = match (under, over) {
             (true, _) => Residual::Under(residual),
             (_, true) => Residual::Over(residual),
             _ => Residual::None,
         };
-        Moved { received, residual }
+        Ok(Moved { received, sent, residual })
     }
 }
 
 /// Sense data behind its length.
-fn sense(data: &Data) -> Result<Sense, Violation> {
+fn sense(data: &Data, data_offset: u64) -> Result<Sense, Violation> {
     let Data::Bytes(bytes) = data else { return Ok(Sense::default()) };
     let Some(len) = bytes.first_chunk() else { return Ok(Sense::default()) };
     let (len, most) = (u16::from_be_bytes(*len), bytes.len() - 2);
-    range("SCSI Response", "sense length", 48, 0..=most as u32, len.into())?;
+    range("SCSI Response", "sense length", data_offset, 0..=most as u32, len.into())?;
     Ok(Sense::decode(bytes.slice(2..2 + usize::from(len))))
 }
 
@@ -158,6 +189,11 @@ impl Burst {
         self.data_sn = data_sn.wrapping_add(1);
         (Pdu::new(DataOut { last, lun, itt, ttt, exp_stat_sn, data_sn, offset }, data), last)
     }
+}
+
+/// So many at a time, and no more.
+pub(super) fn at_most(limit: u32, what: &'static str, count: u32) -> Result<(), Violation> {
+    if count <= limit { Ok(()) } else { Err(Violation::TooMany { what, limit }) }
 }
 
 /// A field that has to lie in this range.
