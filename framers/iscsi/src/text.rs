@@ -8,9 +8,10 @@ use segchain::framer::find_delimiter;
 
 /// The longest key, in bytes (RFC 7143 section 6.1).
 pub const MAX_KEY: usize = 63;
-/// The longest value, in bytes. Names have at most 223, lists and text 255 (RFC 7143 section 6.1); the rest is for lists of
-/// many addresses.
+/// The longest value, in bytes. Text has at most 255 (RFC 7143 section 6.1); the rest is for lists of many addresses.
 pub const MAX_VALUE: usize = 8192;
+/// The longest name of an initiator or a target, in bytes (RFC 7143 section 6.1).
+pub const MAX_NAME: usize = 223;
 
 /// A key and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +44,20 @@ pub fn pairs(text: &[u8]) -> impl Iterator<Item = Result<Pair<'_>, Error>> {
 }
 
 /// Appends a pair.
-pub fn put(text: &mut Vec<u8>, key: &str, value: impl fmt::Display) {
-    text.extend_from_slice(format!("{key}={value}\0").as_bytes());
+///
+/// # Errors
+/// One that would not be read as this key and this value, or is over a limit; nothing is appended then.
+pub fn put(text: &mut Vec<u8>, key: &str, value: impl fmt::Display) -> Result<(), Error> {
+    let (line, start) = (format!("{key}={value}\0"), text.len());
+    if let Some(at) = line.find('\0').filter(|at| at + 1 < line.len()) {
+        return Err(Error::Nul { offset: start + at });
+    }
+    let (pair, _) = pair(line.as_bytes(), start)?;
+    if pair.key != key {
+        return Err(Error::Key { offset: start, len: key.len() });
+    }
+    text.extend_from_slice(line.as_bytes());
+    Ok(())
 }
 
 /// The first pair of `rest`, which begins at `start`, and its length.
@@ -61,7 +74,12 @@ fn pair(rest: &[u8], start: usize) -> Result<(Pair<'_>, usize), Error> {
     if key.is_empty() || key.len() > MAX_KEY {
         return Err(Error::Key { offset: start, len: key.len() });
     }
-    Ok((Pair { key, value, offset: start + key.len() + 1 }, end + 1))
+    let offset = start + key.len() + 1;
+    let limit = if matches!(key, "InitiatorName" | "TargetName") { MAX_NAME } else { MAX_VALUE };
+    if value.len() > limit {
+        return Err(Error::Value { offset, len: value.len(), limit });
+    }
+    Ok((Pair { key, value, offset }, end + 1))
 }
 
 /// A text that is none. Offsets are bytes from its start.
@@ -85,12 +103,26 @@ pub enum Error {
         /// The limit in bytes.
         limit: usize,
     },
-    /// A key of no bytes, or of more than [`MAX_KEY`].
+    /// A key of no bytes, of more than [`MAX_KEY`], or with a `=` in it.
     Key {
         /// Where it begins.
         offset: usize,
         /// Its length in bytes.
         len: usize,
+    },
+    /// A value longer than its limit.
+    Value {
+        /// Where it begins.
+        offset: usize,
+        /// Its length in bytes.
+        len: usize,
+        /// The limit in bytes: [`MAX_NAME`] or [`MAX_VALUE`].
+        limit: usize,
+    },
+    /// A NUL inside of a key or value to send.
+    Nul {
+        /// Where it would be.
+        offset: usize,
     },
     /// Bytes that are not UTF-8.
     NotText {
@@ -108,8 +140,15 @@ impl fmt::Display for Error {
                 write!(f, "the pair at {offset} of the text is longer than {limit} bytes")
             }
             Error::Key { offset, len } => {
-                write!(f, "a key of {len} bytes at {offset} of the text, the limit is {MAX_KEY}")
+                write!(
+                    f,
+                    "a key of {len} bytes at {offset} of the text: expected 1 to {MAX_KEY}, none of them ="
+                )
             }
+            Error::Value { offset, len, limit } => {
+                write!(f, "a value of {len} bytes at {offset} of the text, the limit is {limit}")
+            }
+            Error::Nul { offset } => write!(f, "the byte at {offset} of the text is a NUL inside of a pair"),
             Error::NotText { offset } => write!(f, "the byte at {offset} of the text is not UTF-8"),
         }
     }

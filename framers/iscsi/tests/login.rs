@@ -386,8 +386,10 @@ fn a_login_pdu_with_another_value_than_the_login_has_it_names_the_field() {
     assert_eq!(error, Error::Unexpected { pdu: "NOP-In", opcode: 0x20 });
 
     let first = request(LoginRequest::default(), &names("AuthMethod=None\0"));
-    let second = |header| match target_hears(target_options(), &[first.clone(), request(header, b"")]) {
-        Err(Error::Header { field, offset, expected, got }) => (field, offset, expected, got),
+    let second = |header| match refusal(&[first.clone(), request(header, b"")]) {
+        (Status::INITIATOR_ERROR, Error::Header { field, offset, expected, got }) => {
+            (field, offset, expected, got)
+        }
         other => panic!("{other:?}"),
     };
     assert_eq!(second(LoginRequest { cid: 1, ..LoginRequest::default() }), ("connection number", 20, 0, 1));
@@ -397,11 +399,10 @@ fn a_login_pdu_with_another_value_than_the_login_has_it_names_the_field() {
     assert_eq!(error, Error::Unexpected { pdu: "NOP-Out", opcode: 0 });
 }
 
-/// Names that no initiator has, to make texts that take several PDUs in both directions.
+/// An alias that no target has, to make a text that takes several PDUs.
 #[test]
-fn a_text_longer_than_a_pdu_goes_out_in_parts_on_both_sides() {
-    let long = "x".repeat(8100);
-    let mut options = InitiatorOptions::new(format!("iqn.{long}"), format!("iqn.target.{long}"));
+fn a_text_longer_than_a_pdu_goes_out_in_parts() {
+    let mut options = options();
     options.parameters = Parameters::new().digests(DigestOffer::Require, DigestOffer::Require);
     let mut target_options = TargetOptions::new(None);
     target_options.alias = Some("y".repeat(8190));
@@ -426,14 +427,12 @@ fn a_text_longer_than_a_pdu_goes_out_in_parts_on_both_sides() {
         flags.push((wire[0] & 0x3f, wire[1]));
     }
     let (session, served) = (done.0.unwrap(), done.1.unwrap());
-    assert_eq!((session.initiator.len(), &session.initiator), (8104, &served.initiator));
+    assert_eq!(session.initiator, served.initiator);
     assert!(session.negotiated.header_digest && served.negotiated.data_digest);
     assert_eq!(
         flags,
         [
-            (0x03, 0x40), // more to come
-            (0x23, 0x00),
-            (0x03, 0x81), // the rest, and ready for the operational stage
+            (0x03, 0x81), // ready for the operational stage
             (0x23, 0x40), // more to come
             (0x03, 0x81),
             (0x23, 0x81), // the rest, and the stage begins
@@ -441,6 +440,131 @@ fn a_text_longer_than_a_pdu_goes_out_in_parts_on_both_sides() {
             (0x23, 0x87),
         ]
     );
+}
+
+/// A target that asks for 1360 things that nobody knows.
+#[test]
+fn answers_longer_than_a_pdu_go_out_in_parts() {
+    let keys: Vec<_> = (0..1360).map(|key| format!("{key:04}")).collect();
+    let offers = keys.join("=\0") + "=\0";
+    let empty = |stat_sn| response(stat_sn, LoginResponse::default(), b"");
+    let responses = [response(7, LoginResponse::default(), offers.as_bytes()), empty(8), empty(9), empty(10)];
+    let (mut text, mut flags) = (Vec::new(), Vec::new());
+    for turn in &initiator_hears(options(), &responses).unwrap()[1..] {
+        flags.push(turn.send[1]);
+        text.extend(header_and_text(&turn.send).1);
+    }
+    assert_eq!(flags, [0x40, 0x40, 0x40, 0x81]);
+    let expected: Vec<_> = keys.into_iter().map(|key| (key, "NotUnderstood".to_owned())).collect();
+    assert_eq!(said(&text), expected);
+}
+
+/// RFC 7143 section 6.3: the initiator is told why, and the target's own side knows it in full.
+#[test]
+fn a_request_that_is_wrong_is_answered_with_a_status_and_the_error_is_kept() {
+    let error = |text: &str| {
+        let (status, error) = refusal(&[only_request(text)]);
+        assert_eq!(status, Status::INITIATOR_ERROR);
+        error
+    };
+    let offset = names("").len();
+    let value = |key: &str, expected: &str, got: &str| Error::Value {
+        key: key.into(),
+        offset: offset + key.len() + 1,
+        expected: expected.into(),
+        got: got.into(),
+    };
+    assert_eq!(error("HeaderDigest=MD5\0"), value("HeaderDigest", "CRC32C,None", "MD5"));
+    assert_eq!(error("MaxBurstLength=1\0"), value("MaxBurstLength", "512 to 16777215", "1"));
+    let twice = error("MaxBurstLength=512\0MaxBurstLength=512\0");
+    assert_eq!(twice, Error::Repeated { key: "MaxBurstLength".into(), offset: offset + 34 });
+    assert_eq!(error("none"), Error::Text(text::Error::Unterminated { offset }));
+    // A digest that has to be there, and nobody offers.
+    let mut strict = target_options();
+    strict.parameters = Parameters::new().digests(DigestOffer::Require, DigestOffer::Off);
+    let turns = target_hears(strict, &[only_request("")]).unwrap();
+    assert_eq!(turns[0].refused, Some(Status::MISSING_PARAMETER));
+    assert_eq!(turns[0].error, Some(Error::Missing { key: "HeaderDigest" }));
+    assert_eq!(turns[0].done, None);
+    // What we would say ourselves is not the initiator's fault.
+    let mut wrong = target_options();
+    wrong.alias = Some("a\0InitialR2T=No".into());
+    let turns = target_hears(wrong, &[only_request("")]).unwrap();
+    assert_eq!(turns[0].refused, Some(Status::TARGET_ERROR));
+    assert!(matches!(turns[0].error, Some(Error::Text(text::Error::Nul { .. }))));
+}
+
+/// The last turn of a target: the status that it sends, and what was wrong.
+fn refusal(requests: &[Vec<u8>]) -> (Status, Error) {
+    let turn = target_hears(target_options(), requests).unwrap().pop().unwrap();
+    let (header, text) = header_and_text(&turn.send);
+    let Header::LoginResponse(response) = header else { panic!("{header:?}") };
+    let status = Status { class: response.status_class, detail: response.status_detail };
+    assert_eq!((turn.refused, turn.done, &text[..]), (Some(status), None, &b""[..]));
+    (status, turn.error.unwrap())
+}
+
+#[test]
+fn a_status_is_seen_whatever_the_text_beside_it() {
+    for text in [&b"no text"[..], b"AuthMethod=CHAP\0", b"InitialR2T=maybe\0", b"a=\xff\0"] {
+        let header = LoginResponse { status_class: 2, status_detail: 1, ..LoginResponse::default() };
+        let refused = initiator_hears(options(), &[response(7, header, text)]);
+        assert_eq!(refused, Err(Error::Refused(Status::AUTHENTICATION_FAILURE)));
+        let header = LoginResponse { status_class: 1, status_detail: 2, ..header };
+        let text = [b"TargetAddress=[::1]:3260\0", text].concat();
+        let address = "[::1]:3260".to_owned();
+        let moved = initiator_hears(options(), &[response(7, header, &text)]);
+        assert_eq!(moved, Err(Error::Redirected { status: Status { class: 1, detail: 2 }, address }));
+    }
+}
+
+/// RFC 7143 section 6.3: a key is negotiated once.
+#[test]
+fn what_a_target_has_offered_is_answered_and_not_offered_again() {
+    let header = LoginResponse { transit: true, csg: 0, nsg: 1, ..LoginResponse::default() };
+    let offers = b"AuthMethod=None\0MaxBurstLength=4096\0HeaderDigest=None\0InitialR2T=Yes\0";
+    let turns = initiator_hears(options(), &[response(7, header, offers)]).unwrap();
+    let mut keys: Vec<_> = said(&header_and_text(&turns[1].send).1).into_iter().map(|(key, _)| key).collect();
+    let len = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!((keys.len(), len), (14, 14));
+    // And the target's answers to the rest end the login.
+    let responses = [response(7, header, offers), operational(b"DataDigest=None\0")];
+    let done = initiator_hears(options(), &responses).unwrap().pop().unwrap().done.unwrap();
+    let Negotiated { max_burst, header_digest, initial_r2t, .. } = done.negotiated;
+    assert_eq!((max_burst, header_digest, initial_r2t), (4096, false, true));
+}
+
+/// Or a name could say things that its owner did not mean.
+#[test]
+fn a_name_with_a_nul_in_it_or_too_long_is_an_error_and_nothing_is_sent() {
+    let error =
+        |name: &str, target: &str| initiator_hears(InitiatorOptions::new(name, target), &[]).unwrap_err();
+    let nul = error("iqn.me\0SessionType=Discovery", "iqn.target");
+    assert_eq!(nul, Error::Text(text::Error::Nul { offset: 20 }));
+    assert!(matches!(error("iqn.me", "a\0"), Error::Text(text::Error::Nul { .. })));
+    let long = "n".repeat(text::MAX_NAME + 1);
+    let limit = Error::Text(text::Error::Value { offset: 14, len: 224, limit: 223 });
+    assert_eq!(error(&long, "iqn.target"), limit);
+    assert!(initiator_hears(InitiatorOptions::new(&long[1..], &long[1..]), &[]).is_ok());
+    let name = format!("InitiatorName={long}\0TargetName=iqn.target\0");
+    assert_eq!(
+        refusal(&[request(LoginRequest::default(), name.as_bytes())]),
+        (Status::INITIATOR_ERROR, limit)
+    );
+}
+
+#[test]
+fn a_pair_that_would_be_read_as_another_is_not_put() {
+    let mut text = b"a=1\0".to_vec();
+    assert_eq!(put(&mut text, "b", "1\0c=2"), Err(text::Error::Nul { offset: 7 }));
+    assert_eq!(put(&mut text, "b\0", 1), Err(text::Error::Nul { offset: 5 }));
+    assert_eq!(put(&mut text, "b=c", 1), Err(text::Error::Key { offset: 4, len: 3 }));
+    assert_eq!(put(&mut text, "", 1), Err(text::Error::Key { offset: 4, len: 0 }));
+    assert_eq!(text, b"a=1\0");
+    put(&mut text, "b", "2=3").unwrap();
+    assert_eq!(text, b"a=1\0b=2=3\0");
 }
 
 #[test]
@@ -454,13 +578,25 @@ fn a_peer_that_has_always_more_to_say_is_cut_off() {
     let empty: Vec<_> = (0..100).map(|stat_sn| more(stat_sn, 0)).collect();
     assert_eq!(initiator_hears(options(), &empty), Err(Error::TooManyTurns { limit: MAX_TURNS }));
     let header = LoginRequest { more: true, ..LoginRequest::default() };
-    let long: Vec<_> = (0..20).map(|_| request(header, &[b'x'; 8192])).collect();
-    assert_eq!(target_hears(target_options(), &long), Err(Error::TextTooLong { limit: MAX_TEXT }));
+    let long: Vec<_> = (0..9).map(|_| request(header, &[b'x'; 8192])).collect();
+    assert_eq!(refusal(&long), (Status::INITIATOR_ERROR, Error::TextTooLong { limit: MAX_TEXT }));
+    // Texts that are all complete count as well.
+    let text = [&b"X-long="[..], &[b'x'; 8184], b"\0"].concat();
+    let whole = |stat_sn| response(stat_sn, LoginResponse::default(), &text);
+    let texts: Vec<_> = (0..20).map(whole).collect();
+    assert_eq!(initiator_hears(options(), &texts[..8]).unwrap().len(), 9);
+    assert_eq!(initiator_hears(options(), &texts), Err(Error::TextTooLong { limit: MAX_TEXT }));
+    let texts: Vec<_> = [names("")]
+        .into_iter()
+        .chain((0..8).map(|_| text.clone()))
+        .map(|text| request(LoginRequest::default(), &text))
+        .collect();
+    assert_eq!(refusal(&texts), (Status::INITIATOR_ERROR, Error::TextTooLong { limit: MAX_TEXT }));
     // Never ready for the next stage.
     let stay: Vec<_> = (0..100).map(|_| request(LoginRequest::default(), b"")).collect();
     let first = request(LoginRequest::default(), &names(""));
     let stay = [&[first], &stay[..]].concat();
-    assert_eq!(target_hears(target_options(), &stay), Err(Error::TooManyTurns { limit: MAX_TURNS }));
+    assert_eq!(refusal(&stay), (Status::INITIATOR_ERROR, Error::TooManyTurns { limit: MAX_TURNS }));
     // A PDU of the login has at most 8 KiB of text, and nothing besides.
     let mut huge = vec![0; 48];
     huge[..8].copy_from_slice(&[0x23, 0, 0, 0, 0, 0, 0x20, 1]);
@@ -483,12 +619,14 @@ fn a_text_that_is_none_says_where() {
     assert_eq!(error(b"=1\0"), Some(text::Error::Key { offset: 0, len: 0 }));
     assert_eq!(error(b"a=1\0b=\xff\0"), Some(text::Error::NotText { offset: 6 }));
     let mut long = Vec::new();
-    put(&mut long, &"k".repeat(63), "v".repeat(text::MAX_VALUE));
+    put(&mut long, &"k".repeat(63), "v".repeat(text::MAX_VALUE)).unwrap();
     assert_eq!(error(&long), None);
     long.insert(70, b'v');
     assert_eq!(error(&long), Some(text::Error::TooLong { offset: 0, limit: 8256 }));
-    let mut long = Vec::new();
-    put(&mut long, &"k".repeat(64), 1);
+    // A short key is no room for a longer value.
+    let long = [b"k=", &[b'v'; text::MAX_VALUE + 1][..], b"\0"].concat();
+    assert_eq!(error(&long), Some(text::Error::Value { offset: 2, len: 8193, limit: 8192 }));
+    let long = [&[b'k'; 64][..], b"=1\0"].concat();
     assert_eq!(error(&long), Some(text::Error::Key { offset: 0, len: 64 }));
     // After the first mistake nothing more comes.
     assert_eq!(pairs(b"a\0b\0c=1\0").count(), 1);

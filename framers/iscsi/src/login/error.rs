@@ -30,7 +30,7 @@ pub enum Error {
         /// The value that it has.
         got: u64,
     },
-    /// More text than is taken, with the bit that says that there is more.
+    /// More text than is taken, in one PDU or in many.
     TextTooLong {
         /// The limit in bytes.
         limit: usize,
@@ -101,6 +101,8 @@ impl Status {
     pub const SESSION_TYPE: Self = Self { class: 2, detail: 9 };
     /// No session of that number.
     pub const NO_SUCH_SESSION: Self = Self { class: 2, detail: 10 };
+    /// A fault of the target.
+    pub const TARGET_ERROR: Self = Self { class: 3, detail: 0 };
 }
 
 impl fmt::Display for Status {

@@ -12,6 +12,8 @@ pub(super) struct Exchange {
     deframer: PduDeframer,
     /// What has come of the other side's text.
     text: Vec<u8>,
+    /// Bytes of all its texts.
+    taken: u64,
     /// What has not left of ours.
     unsent: Vec<u8>,
     turns: u32,
@@ -20,26 +22,26 @@ pub(super) struct Exchange {
 impl Exchange {
     pub(super) fn new() -> Self {
         let deframer = PduDeframer::new(&Options::new().ahs_limit(0));
-        Self { deframer, text: Vec::new(), unsent: Vec::new(), turns: 0 }
+        Self { deframer, text: Vec::new(), taken: 0, unsent: Vec::new(), turns: 0 }
     }
 
     /// Login PDUs of the other side.
     pub(super) fn decode(&mut self, head: &[u8]) -> Result<Step<Incoming>, Error> {
-        let step = self.deframer.decode(head, &mut ())?;
-        self.turns += u32::from(matches!(step, Step::Frame { .. }));
-        if self.turns > MAX_TURNS {
-            return Err(Error::TooManyTurns { limit: MAX_TURNS });
-        }
-        Ok(step)
+        Ok(self.deframer.decode(head, &mut ())?)
     }
 
     pub(super) fn body(&mut self, piece: Filled) -> Result<(), PduError> {
         self.deframer.body(piece)
     }
 
-    /// Keeps the text of a PDU; all of it, once there is no more to come.
+    /// Counts a PDU and keeps its text; all of it, once there is no more to come.
     pub(super) fn take(&mut self, pdu: &Incoming, more: bool) -> Result<Option<Vec<u8>>, Error> {
-        if self.text.len() as u64 + pdu.data.len() > MAX_TEXT as u64 {
+        self.turns += 1;
+        if self.turns > MAX_TURNS {
+            return Err(Error::TooManyTurns { limit: MAX_TURNS });
+        }
+        self.taken += pdu.data.len();
+        if self.taken > MAX_TEXT as u64 {
             return Err(Error::TextTooLong { limit: MAX_TEXT });
         }
         pdu.data.parts().for_each(|part| self.text.extend_from_slice(part));

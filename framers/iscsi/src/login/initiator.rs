@@ -42,8 +42,6 @@ pub struct Initiator {
     stage: Stage,
     /// The number that the next status has, once one has come.
     stat_sn: Option<u32>,
-    /// Where the target sends us.
-    address: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,16 +83,15 @@ impl Initiator {
     /// At the start of a connection.
     pub fn new(options: InitiatorOptions) -> Self {
         let negotiation = Negotiation::new(options.parameters.clone());
-        let (exchange, address) = (Exchange::new(), String::new());
-        Self { options, negotiation, exchange, stage: Stage::Start, stat_sn: None, address }
+        Self { options, negotiation, exchange: Exchange::new(), stage: Stage::Start, stat_sn: None }
     }
 
     fn start(&mut self) -> Result<Turn, Error> {
         let mut text = Vec::new();
-        put(&mut text, "InitiatorName", &self.options.name);
-        put(&mut text, "SessionType", "Normal");
-        put(&mut text, "TargetName", &self.options.target);
-        put(&mut text, "AuthMethod", "None");
+        put(&mut text, "InitiatorName", &self.options.name)?;
+        put(&mut text, "SessionType", "Normal")?;
+        put(&mut text, "TargetName", &self.options.target)?;
+        put(&mut text, "AuthMethod", "None")?;
         self.exchange.say(&text);
         self.request(SECURITY)
     }
@@ -123,31 +120,26 @@ impl Initiator {
             return Err(Error::Unexpected { pdu: pdu.bhs.name(), opcode: pdu.bhs.opcode() });
         };
         let status = Status { class: response.status_class, detail: response.status_detail };
-        // A refusal may leave the other fields alone.
-        if status.class == 0 {
-            self.check(&response, csg)?;
+        // A refusal may leave the other fields alone, and its text is of no interest but for the address.
+        match status.class {
+            0 => self.check(&response, csg)?,
+            1 => return Err(Error::Redirected { status, address: address(pdu) }),
+            _ => return Err(Error::Refused(status)),
         }
-        let said = self.exchange.take(pdu, response.more && status.class == 0)?;
+        let said = self.exchange.take(pdu, response.more)?;
         let mut answers = Vec::new();
         if let Some(text) = said {
             for pair in pairs(&text) {
                 let pair = pair?;
                 match pair.key {
-                    "TargetAddress" => pair.value.clone_into(&mut self.address),
                     "AuthMethod" if pair.value == "None" => {}
                     "AuthMethod" => {
                         let (key, got) = (pair.key.to_owned(), pair.value.chars().take(64).collect());
                         return Err(Error::Value { key, offset: pair.offset, expected: "None".into(), got });
                     }
-                    _ if status.class == 0 => self.negotiation.take(pair, &mut answers)?,
-                    _ => {}
+                    _ => self.negotiation.take(pair, &mut answers)?,
                 }
             }
-        }
-        match status.class {
-            0 => {}
-            1 => return Err(Error::Redirected { status, address: std::mem::take(&mut self.address) }),
-            _ => return Err(Error::Refused(status)),
         }
         self.exchange.say(&answers);
         if !response.transit || response.more {
@@ -160,7 +152,7 @@ impl Initiator {
             return Ok(Turn { done, ..Turn::default() });
         }
         let mut text = Vec::new();
-        self.negotiation.offer(&mut text);
+        self.negotiation.offer(&mut text)?;
         self.exchange.say(&text);
         self.request(OPERATIONAL)
     }
@@ -188,6 +180,13 @@ impl Initiator {
             stat_sn: response.stat_sn.wrapping_add(1),
         })
     }
+}
+
+/// Where a target sends us; empty if it does not say so in a way that can be read.
+fn address(pdu: &Incoming) -> String {
+    let text = pdu.data.parts().collect::<Vec<_>>().concat();
+    let address = pairs(&text).flatten().find(|pair| pair.key == "TargetAddress");
+    address.map_or_else(String::new, |pair| pair.value.to_owned())
 }
 
 fn next_stage(csg: u8) -> u8 {

@@ -25,7 +25,7 @@ pub use self::target::{Target, TargetOptions};
 
 use crate::Options;
 
-/// The most login text that is taken of one side in one stage, in bytes.
+/// The most login text that is taken of one side, in bytes.
 pub const MAX_TEXT: usize = 64 << 10;
 /// The most login PDUs that are taken of one side.
 pub const MAX_TURNS: u32 = 64;
@@ -38,6 +38,8 @@ pub struct Turn {
     pub send: Vec<u8>,
     /// Why the initiator was refused: a target closes when it has sent this. An initiator gets [`Error::Refused`] instead.
     pub refused: Option<Status>,
+    /// What was wrong with the request, if there is more to say of it than the status.
+    pub error: Option<Error>,
     /// The result, in the last step.
     pub done: Option<Session>,
 }

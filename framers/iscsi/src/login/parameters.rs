@@ -194,22 +194,27 @@ impl Negotiation {
     }
 
     /// Writes all that an initiator has to offer.
-    pub(super) fn offer(&mut self, text: &mut Vec<u8>) {
-        for (key, offer) in DIGESTS.iter().zip(self.ours.digests) {
-            text::put(text, key, offer.list());
+    pub(super) fn offer(&mut self, text: &mut Vec<u8>) -> Result<(), text::Error> {
+        // What the target has offered before is settled, and may not be said again (RFC 7143 section 6.3).
+        let state = self.state;
+        let (numbers, digests) = state.split_at(NUMBERS.len());
+        for (key, offer) in open(DIGESTS.iter().zip(self.ours.digests), digests) {
+            text::put(text, key, offer.list())?;
         }
-        self.declare(text);
-        for (number, ours) in NUMBERS.iter().zip(self.ours.numbers) {
-            number.put(text, ours);
+        self.declare(text)?;
+        for (number, ours) in open(NUMBERS.iter().zip(self.ours.numbers), numbers) {
+            number.put(text, ours)?;
         }
-        self.state = self.state.map(|state| if state == Key::Open { Key::Offered } else { state });
+        self.state = state.map(|state| if state == Key::Open { Key::Offered } else { state });
+        Ok(())
     }
 
     /// Says what we take, unless that was said.
-    pub(super) fn declare(&mut self, text: &mut Vec<u8>) {
+    pub(super) fn declare(&mut self, text: &mut Vec<u8>) -> Result<(), text::Error> {
         if !std::mem::replace(&mut self.declared, true) {
-            text::put(text, MAX_RECV, self.ours.max_recv);
+            text::put(text, MAX_RECV, self.ours.max_recv)?;
         }
+        Ok(())
     }
 
     /// Takes a pair of the other side: an answer, or an offer, which is answered.
@@ -231,10 +236,10 @@ impl Negotiation {
             // What is only declared, and nothing to us.
             "TargetAlias" | "InitiatorAlias" | "TargetPortalGroupTag" | "TargetAddress" => {}
             // Markers are gone since RFC 7143.
-            "IFMarker" | "OFMarker" => text::put(answers, pair.key, "No"),
-            "IFMarkInt" | "OFMarkInt" => text::put(answers, pair.key, "Reject"),
+            "IFMarker" | "OFMarker" => text::put(answers, pair.key, "No")?,
+            "IFMarkInt" | "OFMarkInt" => text::put(answers, pair.key, "Reject")?,
             _ if is_remark(pair.value) => {}
-            _ => text::put(answers, pair.key, "NotUnderstood"),
+            _ => text::put(answers, pair.key, "NotUnderstood")?,
         }
         Ok(())
     }
@@ -254,7 +259,7 @@ impl Negotiation {
                     return Err(refuse(pair, number.answers(ours)));
                 }
                 if !offered {
-                    number.put(answers, result);
+                    number.put(answers, result)?;
                 }
                 Key::Settled(result)
             }
@@ -279,7 +284,7 @@ impl Negotiation {
                     _ => None,
                 });
                 let first = known.next().ok_or_else(unacceptable)?;
-                text::put(answers, pair.key, if first { "CRC32C" } else { "None" });
+                text::put(answers, pair.key, if first { "CRC32C" } else { "None" })?;
                 first
             }
         };
@@ -341,7 +346,7 @@ impl Number {
         }
     }
 
-    fn put(&self, text: &mut Vec<u8>, value: u32) {
+    fn put(&self, text: &mut Vec<u8>, value: u32) -> Result<(), text::Error> {
         match (self.is_bool(), value) {
             (true, 0) => text::put(text, self.key, "No"),
             (true, _) => text::put(text, self.key, "Yes"),
@@ -372,6 +377,11 @@ impl DigestOffer {
             DigestOffer::Require => "CRC32C",
         }
     }
+}
+
+/// Those of `items` whose key nobody has spoken of.
+fn open<T>(items: impl Iterator<Item = T>, states: &[Key]) -> impl Iterator<Item = T> {
+    items.zip(states).filter(|(_, state)| **state == Key::Open).map(|(item, _)| item)
 }
 
 /// A number in decimal, or in hexadecimal behind `0x` (RFC 7143 section 6.1).

@@ -5,12 +5,13 @@ use segchain::framer::{Deframer, Filled, Step, Targets};
 use super::exchange::{Exchange, expect};
 use super::parameters::Negotiation;
 use super::{Error, FULL_FEATURE, OPERATIONAL, Parameters, SECURITY, Session, Status, Turn};
-use crate::text::{pairs, put};
+use crate::text::{self, pairs, put};
 use crate::{Header, Incoming, LoginRequest, LoginResponse};
 
 /// The target's half: one connection a session, no authentication, no discovery.
 ///
-/// An initiator that is refused is told why, and the caller, who sees [`Turn::refused`], closes when that is sent.
+/// An initiator that is refused is told why, and the caller, who sees [`Turn::refused`], closes when that is sent. What is
+/// wrong with a request is in [`Turn::error`]; only what is no login request at all ends without a response.
 ///
 /// ```no_run
 /// use segchain::recv::Receiver;
@@ -55,6 +56,13 @@ enum State {
     /// Our text is longer than one PDU: the initiator asks for the rest with requests without text.
     Answering,
     Done,
+}
+
+/// Why a request is refused.
+enum Refusal {
+    Status(Status),
+    /// The same, and what was wrong.
+    Error(Status, Error),
 }
 
 #[derive(Debug, Default)]
@@ -111,55 +119,62 @@ impl Target {
         let Header::LoginRequest(request) = pdu.header() else {
             return Err(Error::Unexpected { pdu: pdu.bhs.name(), opcode: pdu.bhs.opcode() });
         };
-        if let Some(status) = self.check(&request)? {
-            return self.refuse(&request, status);
+        match self.answer(&request, pdu) {
+            Ok(turn) => Ok(turn),
+            Err(Refusal::Status(status)) => self.refuse(&request, status),
+            Err(Refusal::Error(status, error)) => {
+                Ok(Turn { error: Some(error), ..self.refuse(&request, status)? })
+            }
         }
-        if self.state == State::Answering {
-            return self.respond(&request);
-        }
-        let Some(text) = self.exchange.take(pdu, request.more)? else { return self.respond(&request) };
+    }
+
+    fn answer(&mut self, request: &LoginRequest, pdu: &Incoming) -> Result<Turn, Refusal> {
+        self.check(request)?;
+        let answering = self.state == State::Answering;
+        let text = self.exchange.take(pdu, request.more && !answering)?;
+        let Some(text) = text.filter(|_| !answering) else { return self.respond(request) };
         let mut answers = Vec::new();
         for pair in pairs(&text) {
-            let pair = pair?;
+            let pair = pair.map_err(Error::Text)?;
             match pair.key {
                 "InitiatorName" => self.names.initiator = Some(pair.value.to_owned()),
                 "TargetName" => self.names.target = Some(pair.value.to_owned()),
                 "SessionType" if pair.value == "Normal" => {}
-                "SessionType" => return self.refuse(&request, Status::SESSION_TYPE),
+                "SessionType" => return Err(Status::SESSION_TYPE.into()),
                 "AuthMethod" if pair.value.split(',').any(|method| method == "None") => {
-                    put(&mut answers, "AuthMethod", "None");
+                    put(&mut answers, "AuthMethod", "None")?;
                 }
-                "AuthMethod" => return self.refuse(&request, Status::AUTHENTICATION_FAILURE),
+                "AuthMethod" => return Err(Status::AUTHENTICATION_FAILURE.into()),
                 _ => self.negotiation.take(pair, &mut answers)?,
             }
         }
         let Names { initiator: Some(_), target: Some(name) } = &self.names else {
-            return self.refuse(&request, Status::MISSING_PARAMETER);
+            return Err(Status::MISSING_PARAMETER.into());
         };
         let ours = self.options.name.as_ref();
         if ours.is_some_and(|ours| ours != name) {
-            return self.refuse(&request, Status::NOT_FOUND);
+            return Err(Status::NOT_FOUND.into());
         }
         if !std::mem::replace(&mut self.greeted, true) {
-            put(&mut answers, "TargetPortalGroupTag", 1);
+            put(&mut answers, "TargetPortalGroupTag", 1)?;
             if let Some(alias) = &self.options.alias {
-                put(&mut answers, "TargetAlias", alias);
+                put(&mut answers, "TargetAlias", alias)?;
             }
         }
         if self.csg == OPERATIONAL {
-            self.negotiation.declare(&mut answers);
+            self.negotiation.declare(&mut answers)?;
         }
         self.exchange.say(&answers);
-        self.respond(&request)
+        self.respond(request)
     }
 
-    /// Whether a request fits the ones before; a status if it is refused.
-    fn check(&mut self, request: &LoginRequest) -> Result<Option<Status>, Error> {
+    /// Whether a request fits the ones before.
+    fn check(&mut self, request: &LoginRequest) -> Result<(), Refusal> {
         if request.version_min > 0 {
-            return Ok(Some(Status::UNSUPPORTED_VERSION));
+            return Err(Status::UNSUPPORTED_VERSION.into());
         }
         if request.tsih != 0 {
-            return Ok(Some(Status::NO_SUCH_SESSION));
+            return Err(Status::NO_SUCH_SESSION.into());
         }
         match &self.first {
             Some(first) => {
@@ -167,18 +182,24 @@ impl Target {
                 expect("connection number", 20, first.cid, request.cid)?;
                 expect("current stage", 1, self.csg, request.csg)?;
             }
-            None if request.csg > OPERATIONAL => return Ok(Some(Status::INITIATOR_ERROR)),
+            None if request.csg > OPERATIONAL => return Err(Status::INITIATOR_ERROR.into()),
             None => {
                 self.csg = request.csg;
                 self.first = Some(*request);
             }
         }
         let ready = !request.transit || (!request.more && matches!(request.nsg, OPERATIONAL | FULL_FEATURE));
-        Ok((!ready || request.transit && request.nsg <= request.csg).then_some(Status::INITIATOR_ERROR))
+        if !ready || request.transit && request.nsg <= request.csg {
+            return Err(Status::INITIATOR_ERROR.into());
+        }
+        Ok(())
     }
 
     /// As much of our text as a PDU takes; the stage ends with the last of it.
-    fn respond(&mut self, request: &LoginRequest) -> Result<Turn, Error> {
+    fn respond(&mut self, request: &LoginRequest) -> Result<Turn, Refusal> {
+        if request.transit && request.nsg == FULL_FEATURE {
+            self.negotiation.settled()?; // or there is nothing to say but that
+        }
         let response = self.response(request);
         let send = self.exchange.pdu(|more| {
             let transit = request.transit && !more;
@@ -206,7 +227,7 @@ impl Target {
         };
         self.state = State::Done;
         let send = Exchange::new().pdu(|_| response.into())?;
-        Ok(Turn { send, refused: Some(status), done: None })
+        Ok(Turn { send, refused: Some(status), ..Turn::default() })
     }
 
     /// A response to a request, which takes a number.
@@ -240,6 +261,29 @@ impl Target {
             max_cmd_sn: self.max_cmd_sn(request),
             stat_sn: self.stat_sn,
         })
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Refusal::Status(status)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let status = match error {
+            Error::Missing { .. } => Status::MISSING_PARAMETER,
+            _ => Status::INITIATOR_ERROR,
+        };
+        Refusal::Error(status, error)
+    }
+}
+
+/// Of what we would say, which is no fault of the initiator.
+impl From<text::Error> for Refusal {
+    fn from(error: text::Error) -> Self {
+        Refusal::Error(Status::TARGET_ERROR, error.into())
     }
 }
 
