@@ -7,8 +7,23 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::thread;
 
+use segchain::chain::{ChainBuilder, Payload};
+use segchain::framer::Framer as _;
+use segchain::recv::Receiver;
+use segchain::transport::SocketRef;
+use segchain_iscsi::login::{self, InitiatorOptions, Session, TargetOptions};
+use segchain_iscsi::scsi::lun;
+use segchain_iscsi::{DataIn, DataOut, Header, Pdu, PduDeframer, PduFramer, R2t, ScsiCommand, ScsiResponse};
 use segchain_testkit::peers::{Iscsi, require};
 use serde_json::Value;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+/// What the example has at its root.
+const MAX_RECV: u32 = (1 << 24) - 1;
+
+#[path = "../examples/iscsi_sender/target.rs"]
+#[allow(unreachable_pub, reason = "a part of a program")]
+mod target;
 
 const KEYS: [&str; 17] = [
     "peer",
@@ -146,6 +161,7 @@ fn what_is_wrong_with_the_flags_is_said_in_one_line() {
         &["--target", "iqn.x"],
         &["--read", "1"],
         &["--output", "f"],
+        &["--lun", "65536"],
         &["--write", "/no/such/file"],
     ] {
         assert!(refusal(args).starts_with("iscsi_sender: "));
@@ -211,6 +227,128 @@ fn a_peer_that_cannot_be_reached_closes_or_talks_something_else_is_said_so_in_on
         let address = says(bytes);
         let text = refusal(&["--portal", &address, "--target", "iqn.x"]);
         assert!(text.contains(what) && text.contains(&address), "{text}");
+    }
+}
+
+/// The PDUs of one side, their bytes.
+fn bytes<D: Payload>(session: &Session, header: impl Into<Header>, data: D) -> Vec<u8> {
+    let mut out = ChainBuilder::new();
+    PduFramer::new(&session.options()).frame(Pdu::new(header, data), &mut out).unwrap();
+    out.finish().unwrap().seal_all().to_vec()
+}
+
+/// A target with blocks of 512 bytes that moves so many of each command, and tells so or does not.
+fn moves(moved: u32, told: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let login = login::Target::new(TargetOptions::new(None));
+        let mut receiver = Receiver::new(SocketRef::new(socket.try_clone().unwrap()), login);
+        let session = loop {
+            let turn = receiver.next(&mut (), None, |turn| turn).unwrap().unwrap();
+            socket.write_all(&turn.send).unwrap();
+            if let Some(session) = turn.done {
+                break session;
+            }
+        };
+        let mut receiver = receiver.replace(PduDeframer::new(&session.options())).unwrap();
+        let mut stat_sn = session.stat_sn;
+        while let Ok(Some(pdu)) = receiver.next(&mut (), None, |pdu| pdu.header()) {
+            let Header::ScsiCommand(ScsiCommand { itt, cdb, expected_len, read, write, .. }) = pdu else {
+                continue;
+            };
+            let capacity = [0, 0, 0, 99, 0, 0, 2, 0];
+            let data = if cdb[0] == 0x25 { capacity.to_vec() } else { vec![1; moved as usize] };
+            if read {
+                let header = DataIn { last: true, itt, ..DataIn::default() };
+                socket.write_all(&bytes(&session, header, &data[..])).unwrap();
+            }
+            let left_out = if read || write { expected_len - data.len() as u32 } else { 0 };
+            let residual = if told { left_out } else { 0 };
+            let underflow = residual > 0;
+            let done = ScsiResponse { itt, stat_sn, underflow, residual, ..ScsiResponse::default() };
+            stat_sn += 1;
+            if socket.write_all(&bytes(&session, done, ())).is_err() {
+                break;
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn a_command_that_moves_less_than_it_was_to_is_an_error_that_names_the_block() {
+    let home = tempfile::tempdir().unwrap();
+    let (input, output) = (home.path().join("in"), home.path().join("out"));
+    let (input, output) = (input.to_str().unwrap(), output.to_str().unwrap());
+    fs::write(input, [1; 1024]).unwrap();
+    let run = |moved, told, args: &[&str]| {
+        let portal = moves(moved, told);
+        let base = ["--portal", &portal, "--target", "iqn.x", "--digests", "none", "--lba", "7"];
+        refusal(&[&base[..], args].concat())
+    };
+    for moved in [0, 512, 1023] {
+        let text = run(moved, true, &["--read", "2", "--output", output]);
+        let expected = format!("read of 2 blocks at block 7: {moved} of 1024 bytes were moved");
+        assert_eq!(text, format!("iscsi_sender: {expected}"));
+        assert!(fs::read(output).unwrap().is_empty());
+        let text = run(moved, false, &["--read", "2", "--output", output]);
+        let expected = format!("residual count at 44: expected {}, got 0", 1024 - moved);
+        assert!(text.ends_with(&expected), "{text}");
+    }
+    let text = run(512, true, &["--write", input]);
+    assert_eq!(text, "iscsi_sender: write of 2 blocks at block 7: 512 of 1024 bytes were moved");
+}
+
+/// Against the embedded target: what an initiator may not do.
+#[test]
+fn data_of_a_write_that_comes_twice_or_out_of_order_ends_the_embedded_target_with_an_error() {
+    for offsets in [&[0, 0][..], &[0, 0, 0], &[512], &[0, 1024]] {
+        let embedded = target::Embedded::start().unwrap();
+        let mut socket = std::net::TcpStream::connect(embedded.portal()).unwrap();
+        let login = login::Initiator::new(InitiatorOptions::new("iqn.x", target::NAME));
+        let mut receiver = Receiver::new(SocketRef::new(socket.try_clone().unwrap()), login);
+        let session = loop {
+            let turn = receiver.next(&mut (), None, |turn| turn).unwrap().unwrap();
+            socket.write_all(&turn.send).unwrap();
+            if let Some(session) = turn.done {
+                break session;
+            }
+        };
+        let mut receiver = receiver.replace(PduDeframer::new(&session.options())).unwrap();
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[8]) = (0x2a, 2);
+        let command = ScsiCommand {
+            last: true,
+            write: true,
+            lun: lun(1),
+            itt: 1,
+            cmd_sn: 1,
+            expected_len: 1024,
+            cdb,
+            ..ScsiCommand::default()
+        };
+        socket.write_all(&bytes(&session, command, ())).unwrap();
+        let asked = receiver.next(&mut (), None, |pdu| pdu.header()).unwrap();
+        let Some(Header::R2t(R2t { ttt, offset: 0, desired_len: 1024, .. })) = asked else {
+            panic!("{asked:?}")
+        };
+        for (data_sn, &offset) in offsets.iter().enumerate() {
+            let out =
+                DataOut { itt: 1, ttt, lun: lun(1), data_sn: data_sn as u32, offset, ..DataOut::default() };
+            if socket.write_all(&bytes(&session, out, &[7; 512][..])).is_err() {
+                break; // it has seen enough
+            }
+        }
+        let error = embedded.end().unwrap_err().to_string();
+        let (expected, got) = if offsets[0] == 512 { (0, 512) } else { (512, offsets[1]) };
+        assert_eq!(
+            error,
+            format!(
+                "the embedded target: SCSI Data-Out: buffer offset at 40: expected {expected}, got {got}"
+            )
+        );
     }
 }
 

@@ -23,9 +23,9 @@ use segchain::recv::{Received, Receiver, RecvStats};
 use segchain::send::{Blocked, Progress, SendStats, StreamSender};
 use segchain::transport::{Interest, SocketRef, Wait as _};
 use segchain_iscsi::login::{self, InitiatorOptions, Parameters};
-use segchain_iscsi::scsi::{Capacity, Command, Failure, Moved};
+use segchain_iscsi::scsi::{Capacity, Command, Failure};
 use segchain_iscsi::session::{Event, Initiator, Outcome};
-use segchain_iscsi::{Extent, PduDeframer, PduFramer};
+use segchain_iscsi::{PduDeframer, PduFramer};
 
 use crate::{Done, Result, bar};
 
@@ -124,7 +124,7 @@ impl Client {
     }
 
     /// Carries out commands, so many at a time. Each comes with the memory that its data lands in; `done` gets that back,
-    /// with the command's place in the order and the bytes that it has moved.
+    /// with the command's place in the order and the bytes that it has moved, which may be fewer than asked for.
     pub fn run(
         &mut self,
         commands: impl Iterator<Item = Result<(Command, Vec<u8>)>>,
@@ -153,7 +153,7 @@ impl Client {
             let memory = self.reads.0.remove(&itt.into()).unwrap_or_default();
             match outcome {
                 Ok(moved) => {
-                    let len = moved_bytes(&command, &moved);
+                    let len = moved.received + moved.sent; // a command moves data one way
                     bar.inc(len);
                     result.ok += 1;
                     done((index, memory), len)?;
@@ -172,8 +172,9 @@ impl Client {
         let mut capacity = None;
         let commands = [Command::test_unit_ready(lun), Command::read_capacity(lun)];
         let commands = commands.into_iter().map(|command| Ok((command, vec![0; Capacity::LEN as usize])));
-        let done = self.run(commands, 1, 0, |(index, memory), _| {
-            capacity = Capacity::decode(&memory).filter(|capacity| index == 1 && capacity.block_len > 0);
+        let done = self.run(commands, 1, 0, |(index, memory), moved| {
+            let whole = index == 1 && moved == u64::from(Capacity::LEN);
+            capacity = Capacity::decode(&memory).filter(|capacity| whole && capacity.block_len > 0);
             Ok(())
         })?;
         let why = done.failure.unwrap_or_else(|| "it does not say how large it is".into());
@@ -217,7 +218,7 @@ impl Client {
         }
     }
 
-    /// Sends what there is; `true` if the socket takes no more for now.
+    /// Sends what there is; `true` if the socket takes no more for now, and the caller, who knows the deadline, waits.
     fn send(&mut self) -> Result<bool> {
         loop {
             if self.batch.iter().all(Outgoing::is_complete) {
@@ -227,10 +228,13 @@ impl Client {
             if self.batch.is_empty() {
                 return Ok(false);
             }
-            match self.sender.send_batch(&mut self.batch).map_err(|error| self.failed(&error))? {
-                Progress::Blocked(Blocked::Memory) => thread::sleep(Duration::from_millis(1)),
-                Progress::Blocked(_) => return Ok(true),
-                _ => {}
+            let progress = self.sender.send_batch(&mut self.batch).map_err(|error| self.failed(&error))?;
+            if let Progress::Blocked(why) = progress {
+                // A socket may be writable while the kernel has no memory: waiting for that alone would spin.
+                if why == Blocked::Memory {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                return Ok(true);
             }
         }
     }
@@ -274,16 +278,6 @@ impl Client {
 
     fn failed(&self, why: &dyn std::fmt::Display) -> Box<dyn std::error::Error> {
         format!("{}: {why}", self.peer).into()
-    }
-}
-
-/// Payload that a command has moved, in either direction.
-fn moved_bytes(command: &Command, moved: &Moved) -> u64 {
-    use segchain::chain::Payload as _;
-    use segchain_iscsi::scsi::Transfer;
-    match &command.transfer {
-        Transfer::Write(pages) => Extent::from(pages.clone()).len(),
-        _ => moved.received,
     }
 }
 

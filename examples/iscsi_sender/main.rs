@@ -48,7 +48,7 @@ struct Args {
     #[arg(long, value_name = "IQN", requires = "portal")]
     target: Option<String>,
     /// Logical unit
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(0..1 << 14))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     lun: u16,
     /// Ping with so many bytes [default, if there is nothing else to do: 65536]
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..1 << 24))]
@@ -303,6 +303,17 @@ impl Disk {
         }
     }
 
+    /// A command that went well may have moved less than it was to: that is no disk's content.
+    fn all_moved(&self, what: &str, (_, lba, blocks): (u64, u32, u16), moved: u64) -> Result<()> {
+        let asked = u64::from(blocks) * u64::from(self.block_len);
+        if moved == asked {
+            Ok(())
+        } else {
+            Err(format!("{what} of {blocks} blocks at block {lba}: {moved} of {asked} bytes were moved")
+                .into())
+        }
+    }
+
     fn write(&self, client: &mut Client, path: &Path, in_flight: usize) -> Result<Done> {
         let name = path.display();
         let mut file = File::open(path).map_err(|error| format!("cannot open {name}: {error}"))?;
@@ -312,16 +323,17 @@ impl Disk {
             return Err(format!("{name} has {len} bytes: no whole number of blocks of {block}").into());
         }
         self.check(len / u64::from(self.block_len))?;
-        let commands = self.commands(len).map(|(_, lba, blocks)| {
+        let parts: Vec<_> = self.commands(len).collect();
+        let commands = parts.iter().map(|&(_, lba, blocks)| {
             let mut data = vec![0; usize::from(blocks) * self.block_len as usize];
             file.read_exact(&mut data)?;
             let command = Command::write10(self.lun, lba, blocks, Bytes::from(data));
             Ok((command, Vec::new()))
         });
         let mut bytes = 0;
-        let mut done = client.run(commands, in_flight, len, |_, moved| {
+        let mut done = client.run(commands, in_flight, len, |(index, _), moved| {
             bytes += moved;
-            Ok(())
+            self.all_moved("write", parts[index], moved)
         })?;
         done.bytes = bytes;
         Ok(done)
@@ -332,15 +344,16 @@ impl Disk {
         let mut file = File::create(path).map_err(|error| format!("cannot create {name}: {error}"))?;
         self.check(blocks.into())?;
         let len = u64::from(blocks) * u64::from(self.block_len);
-        let starts: Vec<u64> = self.commands(len).map(|(at, ..)| at).collect();
-        let commands = self.commands(len).map(|(_, lba, blocks)| {
+        let parts: Vec<_> = self.commands(len).collect();
+        let commands = parts.iter().map(|&(_, lba, blocks)| {
             let memory = vec![0; usize::from(blocks) * self.block_len as usize];
             Ok((Command::read10(self.lun, lba, blocks, self.block_len), memory))
         });
         let mut bytes = 0;
         let mut done = client.run(commands, in_flight, len, |(index, memory), moved| {
             bytes += moved;
-            file.seek(SeekFrom::Start(starts[index]))?;
+            self.all_moved("read", parts[index], moved)?;
+            file.seek(SeekFrom::Start(parts[index].0))?;
             Ok(file.write_all(&memory)?)
         })?;
         done.bytes = bytes;

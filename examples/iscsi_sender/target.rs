@@ -203,6 +203,13 @@ impl<'s> Target<'s> {
     /// Data of a write, which is in the disk already.
     fn data_out(&mut self, header: &DataOut, data: &Data, disk: &mut Disk) -> Result<()> {
         match (disk.writes.get_mut(&header.itt), data) {
+            // DataPDUInOrder and DataSequenceInOrder are Yes: what is behind that is counted once.
+            (Some(Write { received, .. }), _) if header.offset as usize != *received => {
+                let got = header.offset;
+                return Err(
+                    format!("SCSI Data-Out: buffer offset at 40: expected {received}, got {got}").into()
+                );
+            }
             (Some(write), Data::Target { len, whole: true }) => write.received += *len as usize,
             (Some(_), _) => return Err("data of a write goes past its end".into()),
             // The command was refused before its data came.
@@ -214,7 +221,7 @@ impl<'s> Target<'s> {
     /// Asks for the next burst of a write, or says that it is done.
     fn go_on(&mut self, itt: u32, disk: &mut Disk) -> Result<()> {
         let Some(write) = disk.writes.get_mut(&itt) else { return Ok(()) };
-        let left = write.place.len() - write.received;
+        let left = write.place.len().checked_sub(write.received).ok_or("more data than the write has")?;
         if left == 0 {
             disk.writes.remove(&itt);
             return self.good(itt);
