@@ -486,6 +486,8 @@ fn a_request_that_is_wrong_is_answered_with_a_status_and_the_error_is_kept() {
     assert_eq!(turns[0].refused, Some(Status::MISSING_PARAMETER));
     assert_eq!(turns[0].error, Some(Error::Missing { key: "HeaderDigest" }));
     assert_eq!(turns[0].done, None);
+    let (Header::LoginResponse(response), _) = header_and_text(&turns[0].send) else { panic!() };
+    assert_eq!(response.stat_sn, 1); // no number is left out
     // What we would say ourselves is not the initiator's fault.
     let mut wrong = target_options();
     wrong.alias = Some("a\0InitialR2T=No".into());
