@@ -979,13 +979,33 @@ fn a_deadline_that_has_passed_still_takes_what_is_there() {
 }
 
 #[test]
+fn who_waits_makes_no_call_to_learn_that_nothing_is_left_and_who_does_not_makes_one() {
+    let stream = frame(SLABS, 0, &body(5000));
+    let steps = [Give(3), Give(700), Give(1), Give(2000)];
+    let script = ScriptedRecv::new(&stream, steps).waits([], WaitStep::Ready);
+    let mut receiver = Receiver::new(&script, Sorts::default());
+    assert!(receiver.next(&mut (), None, keep).unwrap().is_some());
+    let stats = receiver.stats();
+    assert_eq!((stats.calls, stats.blocked, script.wait_calls().len()), (5, 0, 4));
+
+    let script = ScriptedRecv::new(&stream, steps.into_iter().flat_map(|step| [step, Again]));
+    let mut receiver = Receiver::new(&script, Sorts::default());
+    for _ in 0..4 {
+        let received = receiver.receive(&mut (), |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(received, Received::Blocked);
+    }
+    let stats = receiver.stats();
+    assert_eq!((stats.calls, stats.blocked), (8, 4));
+}
+
+#[test]
 fn waits_that_come_back_early_are_repeated_and_those_that_fail_end_the_stream() {
     let stream = frame(BORROWED, 0, b"here");
     let script = ScriptedRecv::new(&stream, [Again, Give(3), Again, Again])
         .waits([WaitStep::Early; 2], WaitStep::Ready);
     let mut receiver = Receiver::new(&script, Sorts::default());
     assert!(receiver.next(&mut (), Some(Instant::now() + LONG), keep).unwrap().is_some());
-    assert_eq!(script.wait_calls().len(), 3);
+    assert_eq!(script.wait_calls().len(), 4);
     assert_eq!(receiver.next(&mut (), None, keep).unwrap(), None); // the peer closed
 
     let script = ScriptedRecv::new(&stream, [Again]).waits([], WaitStep::Errno(libc::EBADF));

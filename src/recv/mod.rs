@@ -301,7 +301,7 @@ impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
         if self.stream.dead {
             return Err(self.stream.error(RecvErrorKind::Dead));
         }
-        self.guarded_turn(targets, self.stream.options.turn_bytes, &mut on_frame)
+        self.guarded_turn(targets, self.stream.options.turn_bytes, false, &mut on_frame)
     }
 
     /// A turn after which the stream is as dead as if it had failed, should a callback panic: its frame would come twice.
@@ -309,23 +309,29 @@ impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
         &mut self,
         targets: &mut dyn Targets,
         turn_bytes: u64,
+        waits: bool,
         on_frame: &mut impl FnMut(D::Frame<'_>) -> ControlFlow<()>,
     ) -> Result<Received, RecvError<D::Error>> {
         self.stream.dead = true;
-        let result = self.turn(targets, turn_bytes, on_frame);
+        let result = self.turn(targets, turn_bytes, waits, on_frame);
         self.stream.dead = result.is_err();
         result
     }
 
+    /// Who waits, by poll(2), which looks at what is there and not at what comes, need not be told by a call of its own that
+    /// nothing is left: a call that was not filled up says so. An event loop may only be told of changes (epoll(7), edge
+    /// triggered), and the end of the stream could have come before that call: it has to see EAGAIN.
     fn turn(
         &mut self,
         targets: &mut dyn Targets,
         turn_bytes: u64,
+        waits: bool,
         on_frame: &mut impl FnMut(D::Frame<'_>) -> ControlFlow<()>,
     ) -> Result<Received, RecvError<D::Error>> {
         let Self { transport, deframer, stream } = self;
         let limit = stream.stats.bytes.saturating_add(turn_bytes);
         let mut idle = 0;
+        let mut drained = false;
         loop {
             // Everything that can be done with the bytes at hand.
             let wanted = loop {
@@ -373,9 +379,12 @@ impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
             if stream.stats.bytes >= limit {
                 return Ok(Received::Budget);
             }
+            if drained && waits {
+                return Ok(Received::Blocked);
+            }
             match stream.recv(transport, targets, wanted) {
-                Ok(0) => stream.eof = true,
-                Ok(_) => {}
+                Ok((0, _)) => stream.eof = true,
+                Ok((received, offered)) => drained = received < offered,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     stream.stats.blocked += 1;
@@ -411,7 +420,7 @@ impl<T: VectoredRecv + Wait, D: Deframer> Receiver<T, D> {
                 return Err(self.stream.error(RecvErrorKind::Dead));
             }
             let turn = self.stream.options.turn_bytes.min(BETWEEN_LOOKS);
-            let received = match self.guarded_turn(targets, turn, &mut on_frame)? {
+            let received = match self.guarded_turn(targets, turn, true, &mut on_frame)? {
                 received @ (Received::Blocked | Received::Budget) => received,
                 received => return Ok(received),
             };
@@ -451,13 +460,14 @@ impl<T: VectoredRecv + Wait, D: Deframer> Receiver<T, D> {
 }
 
 impl Stream {
-    /// One call: the rest of the body as far as the window goes, and the read-ahead behind it.
+    /// One call: the rest of the body as far as the window goes, and the read-ahead behind it. Returns how many bytes came, and
+    /// for how many there was room.
     fn recv(
         &mut self,
         transport: &impl VectoredRecv,
         targets: &mut dyn Targets,
         wanted: usize,
-    ) -> io::Result<usize> {
+    ) -> io::Result<(usize, usize)> {
         let Self { options, stats, ahead, filling, after_large, slices, .. } = self;
         let slices = recycle(std::mem::take(slices));
         let mut lent = LentSlices { slices, room: 0, max_slices: MAX_SLICES - 1 };
@@ -506,7 +516,7 @@ impl Stream {
             None => self.after_large = false,
         }
         self.ahead.end += received - landed;
-        Ok(received)
+        Ok((received, offered))
     }
 
     /// How many more bytes a header of `len` bytes takes.
