@@ -168,13 +168,17 @@ impl<M> Ticket<M> {
     }
 
     /// Takes the message back. Waits until the flusher's current call returns, if the message is in it; calls do not
-    /// block, so that this is short. After it returns nothing reads the message's payload. Not to be called by a framer or
-    /// a transport of the same queue: it would wait for itself.
+    /// block, so that this is short. After it returns nothing reads the message's payload. Not to be called by what a flusher
+    /// of the same queue runs, its framer, its transport, a waker or the last owner of a page: it would wait for itself.
     pub fn revoke(self) -> Revocation<M> {
         let mut state = self.core.lock();
         let mut asked = false;
         loop {
             if let Some(outcome) = self.outcome() {
+                // It may have been for another who revokes, not for a flusher, that this one waited.
+                if asked {
+                    state.revokes.retain(|cell| !Arc::ptr_eq(cell, &self.cell));
+                }
                 return outcome.into_revocation();
             }
             let mut later = Later::default();
