@@ -9,7 +9,7 @@ use std::io::{self, IoSlice, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -174,6 +174,8 @@ enum Step {
     Hold,
     /// The same, then takes so many bytes.
     HoldTake(usize),
+    /// The same, then takes none.
+    HoldAgain,
     Panics,
 }
 
@@ -295,7 +297,7 @@ impl VectoredSend for Pipe {
         }
         let then = state.then;
         let step = state.steps.pop_front().unwrap_or(then);
-        if matches!(step, Step::Hold | Step::HoldTake(_)) {
+        if matches!(step, Step::Hold | Step::HoldTake(_) | Step::HoldAgain) {
             state.held = true;
             self.changed.notify_all();
             let until = Instant::now() + LONG;
@@ -307,11 +309,11 @@ impl VectoredSend for Pipe {
             (state.held, state.open) = (false, false);
         }
         state.in_call = false;
-        state.blocked = step == Step::Again;
+        state.blocked = matches!(step, Step::Again | Step::HoldAgain);
         let most = match step {
             Step::All | Step::Hold => usize::MAX,
             Step::Take(n) | Step::HoldTake(n) => n,
-            Step::Again => return Err(io::ErrorKind::WouldBlock.into()),
+            Step::Again | Step::HoldAgain => return Err(io::ErrorKind::WouldBlock.into()),
             Step::NoMemory => return Err(io::Error::from_raw_os_error(libc_enobufs())),
             Step::Reset => {
                 state.ended = true;
@@ -1020,6 +1022,27 @@ fn time_in_which_nothing_was_to_be_sent_is_not_a_stall() {
 }
 
 #[test]
+fn a_message_that_is_revoked_in_a_call_that_takes_nothing_leaves_no_stall_behind() {
+    within(|| {
+        let options = QueueOptions::new().pushers_flush(false).stall(LONG);
+        let framer = Frames { gap: true, number: 0 };
+        let queue = SendQueue::with_options(framer, Pipe::new([Step::HoldAgain]), options);
+        let ticket = put(&queue, message(30));
+        let flusher = thread::spawn({
+            let queue = queue.clone();
+            move || queue.flush()
+        });
+        queue.transport().until_held();
+        let revoker = thread::spawn(move || ticket.revoke());
+        until_revoking(&queue);
+        queue.transport().open_gate();
+        assert_eq!(flusher.join().expect("no panic"), Ok(Flushed::Blocked(Blocked::Full)));
+        assert!(matches!(revoker.join().expect("no panic"), Revocation::Dropped));
+        assert_eq!(queue.stall_deadline(), None);
+    });
+}
+
+#[test]
 fn a_system_short_of_memory_is_waited_for() {
     within(|| {
         let queue = queue([Step::Take(3), Step::NoMemory, Step::NoMemory]);
@@ -1027,6 +1050,46 @@ fn a_system_short_of_memory_is_waited_for() {
         assert_eq!(ticket.result(), None);
         assert_eq!(queue.wait(&ticket, soon()), Some(Ok(())));
         assert_eq!(queue.transport().state().waits, 0, "the socket may well be writable");
+    });
+}
+
+/// A page whose last owner waits to be told.
+struct Watched(Sender<()>, Receiver<()>);
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &[0x42; 100]
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.send(()).expect("a test");
+        self.1.recv().expect("a test");
+    }
+}
+
+#[test]
+fn two_who_revoke_at_once_leave_nothing_behind() {
+    within(|| {
+        let options = QueueOptions::new().pushers_flush(false);
+        let framer = Frames { gap: true, number: 0 };
+        let queue = SendQueue::with_options(framer, Pipe::new([Step::Again]), options);
+        let (revoking, revoked) = channel();
+        let (go, go_on) = channel();
+        let body = Bytes::from_owner(Watched(revoking, go_on));
+        let first = put(&queue, Message { body, kind: Kind::Abortable, tag: None });
+        let second = put(&queue, message(100));
+        assert_eq!(queue.flush(), Ok(Flushed::Blocked(Blocked::Full)));
+        let first = thread::spawn(move || first.revoke());
+        revoked.recv().expect("the page is dropped");
+        let second = thread::spawn(move || second.revoke());
+        until_revoking(&queue);
+        go.send(()).expect("it waits");
+        for thread in [first, second] {
+            assert!(matches!(thread.join().expect("no panic"), Revocation::Dropped));
+        }
+        assert_quiescent(&queue);
     });
 }
 

@@ -177,7 +177,7 @@ impl<M> Ticket<M> {
             if let Some(outcome) = self.outcome() {
                 // It may have been for another who revokes, not for a flusher, that this one waited.
                 if asked {
-                    state.revokes.retain(|cell| !Arc::ptr_eq(cell, &self.cell));
+                    state.revokes.retain(|fate| !Arc::ptr_eq(fate, &self.fate));
                 }
                 return outcome.into_revocation();
             }

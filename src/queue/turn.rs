@@ -171,9 +171,8 @@ where
         state.batch = self.batch.take();
         state.handed_over = matches!(flushed, Flushed::HandedOver | Flushed::Budget);
         state.over_budget = false;
-        if flushed == Flushed::Idle {
-            state.stalled = None;
-        }
+        // What was offered may have been revoked since.
+        state.forget_stall_if_idle();
         let drivers = state.drivers > 0 && !planted("idle tells nobody");
         if flushed != Flushed::Idle || drivers {
             // Somebody may wait who can wait for the transport, or for the queue to be empty.
