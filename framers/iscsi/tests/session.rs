@@ -114,6 +114,34 @@ fn requests_wait_for_the_window() {
     assert_eq!(initiator.in_flight(), 127);
 }
 
+/// Tags can be guessed. Nothing goes out for a request that has not left, and nothing ends it.
+#[test]
+fn a_request_that_waits_for_the_window_is_no_task_yet() {
+    let waiting = || {
+        let mut initiator = plain();
+        (0..128).for_each(|_| drop(initiator.ping(Extent::default()).unwrap()));
+        assert_eq!(pdus(&mut initiator).len(), 128);
+        let itt = write(&mut initiator, 20_000);
+        assert!(initiator.next_pdu().is_none());
+        (initiator, itt)
+    };
+    let itt = waiting().1;
+    for (header, pdu) in [
+        (Header::from(R2t { itt, ttt: 1, desired_len: 512, ..R2t::default() }), "R2T"),
+        (ScsiResponse { itt, stat_sn: 3, ..ScsiResponse::default() }.into(), "SCSI Response"),
+        (DataIn { itt, ..DataIn::default() }.into(), "SCSI Data-In"),
+    ] {
+        let answer = hear(&mut waiting().0, header, b"").unwrap_err();
+        assert_eq!(answer, Violation::UnknownTask { pdu, itt, offset: 16 });
+    }
+    let mut initiator = waiting().0;
+    let reject = Reject { reason: 4, stat_sn: 3, ..Reject::default() };
+    let rejected = Bhs::from(Header::from(ScsiCommand { itt, ..ScsiCommand::default() }));
+    hear(&mut initiator, reject, rejected.as_bytes()).unwrap();
+    assert!(initiator.next_pdu().is_none());
+    assert_eq!(initiator.in_flight(), 129);
+}
+
 /// RFC 7143 sections 13.10 to 13.14: the four ways in which data of a write may go out unasked.
 #[test]
 fn data_goes_out_unasked_as_was_negotiated() {

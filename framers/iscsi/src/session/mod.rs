@@ -159,7 +159,7 @@ impl Initiator {
         if len > limit {
             return Err(Error::TooLong { field: Field::Data, offset: 5, len, limit });
         }
-        let itt = self.new_task(Task::Ping);
+        let itt = self.new_task();
         self.waiting.push_back(Request::Ping { itt, data });
         Ok(itt)
     }
@@ -176,7 +176,7 @@ impl Initiator {
                 return Err(Error::TooLong { field: Field::Data, offset: 20, len, limit });
             }
         }
-        let itt = self.new_task(Task::new(&command));
+        let itt = self.new_task();
         self.waiting.push_back(Request::Command { itt, command });
         Ok(itt)
     }
@@ -185,7 +185,7 @@ impl Initiator {
     /// were asked for before are answered, as it would end them (RFC 7143 section 11.14).
     pub fn logout(&mut self) {
         if !std::mem::replace(&mut self.closing, true) {
-            let itt = self.new_task(Task::Logout);
+            let itt = self.new_task();
             self.waiting.push_back(Request::Logout { itt });
         }
     }
@@ -219,13 +219,16 @@ impl Initiator {
         let (cmd_sn, exp_stat_sn) = (self.numbers.take(), self.numbers.exp_stat_sn);
         Some(match request {
             Request::Ping { itt, data } => {
+                self.tasks.insert(itt, Task::Ping);
                 Pdu::new(NopOut { itt, cmd_sn, exp_stat_sn, ..NopOut::default() }, data)
             }
             Request::Logout { itt } => {
+                self.tasks.insert(itt, Task::Logout);
                 let logout = LogoutRequest { itt, cmd_sn, exp_stat_sn, ..LogoutRequest::default() };
                 Pdu::new(logout, Extent::default())
             }
             Request::Command { itt, command } => {
+                self.tasks.insert(itt, Task::new(&command));
                 let Command { lun, cdb, attribute, transfer } = command;
                 let header =
                     ScsiCommand { attribute, lun, itt, cmd_sn, exp_stat_sn, cdb, ..ScsiCommand::default() };
@@ -315,12 +318,12 @@ impl Initiator {
         }
     }
 
-    fn new_task(&mut self, task: Task) -> u32 {
+    fn new_task(&mut self) -> u32 {
         loop {
             let itt = self.next_itt;
             self.next_itt = itt.wrapping_add(1);
             if itt != NO_TAG && !self.tasks.contains_key(&itt) {
-                self.tasks.insert(itt, task);
+                self.tasks.insert(itt, Task::Waiting);
                 return itt;
             }
         }
@@ -381,6 +384,7 @@ impl Initiator {
                 Header::from(&bhs),
                 Header::NopOut(_) | Header::ScsiCommand(_) | Header::LogoutRequest(_)
             )
+            && !matches!(self.tasks.get(&bhs.itt()), Some(Task::Waiting))
         {
             self.forget(bhs.itt());
         }

@@ -9,6 +9,8 @@ use crate::{Data, DataIn, DataOut, Extent, NO_TAG, Pages, Pdu, R2t, ScsiResponse
 
 #[derive(Debug)]
 pub(super) enum Task {
+    /// Not sent yet: to the target there is no such task.
+    Waiting,
     Ping,
     Logout,
     /// A command without data.
@@ -41,7 +43,7 @@ impl Task {
     }
 
     pub(super) fn is_command(&self) -> bool {
-        !matches!(self, Task::Ping | Task::Logout)
+        !matches!(self, Task::Waiting | Task::Ping | Task::Logout)
     }
 
     /// Takes a piece of a read's data.
