@@ -118,6 +118,10 @@ fn what_goes_wrong_is_one_line() {
     );
 
     let (pool, epoch) = ("--pool=1", "--epoch=1");
+    let huge = tempfile::NamedTempFile::new().unwrap();
+    huge.as_file().set_len(1 << 40).unwrap();
+    let huge = complaint(&["--object", "a", "--input", huge.path().to_str().unwrap()]);
+    assert!(huge.contains("has more than 67108864 bytes"), "{huge}");
     // Bound and not listening: nobody else can have the port.
     let taken = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     taken.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();

@@ -186,6 +186,12 @@ fn what_the_disk_does_not_take_is_said_with_its_reason() {
         text,
         "iscsi_sender: 1 of 1 requests failed: illegal request: block out of range (sense 5/21/00)\n"
     );
+    // What comes behind the first one that fails is not tried.
+    fs::write(input, vec![1; 20 << 20]).unwrap();
+    let past = iscsi_sender(&["--write", input, "--lba", "32000", "--in-flight", "1"]);
+    let text = String::from_utf8(past.stderr).unwrap();
+    assert!(text.starts_with("iscsi_sender: 1 of 1 requests failed: "), "{text}");
+    assert_eq!(refusal(&["--write", "/dev/null"]), "iscsi_sender: /dev/null is no file");
     let text = refusal(&["--lun", "2", "--read", "1", "--output", output]);
     assert!(
         text.ends_with("the logical unit: illegal request: no such logical unit (sense 5/25/00)"),

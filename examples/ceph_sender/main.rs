@@ -17,6 +17,7 @@ mod pages;
 mod peer;
 mod report;
 
+use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -218,14 +219,13 @@ fn tally(pages: &Pages, count: u64) -> [u8; 32] {
 
 /// Writes a file as one object and reads it back.
 fn transfer(flags: &Flags, client: &mut Client, name: &str, input: &PathBuf) -> Result<Report, Failure> {
-    let file = std::fs::read(input).map_err(|error| format!("cannot read {}: {error}", input.display()))?;
-    let len = u32::try_from(file.len()).ok().filter(|len| *len <= client::DATA_LIMIT);
-    let len = len.ok_or(format!(
-        "{} has {} bytes, the limit is {}",
-        input.display(),
-        file.len(),
-        client::DATA_LIMIT
-    ))?;
+    let (mut file, limit) = (Vec::new(), client::DATA_LIMIT);
+    // One byte more tells whether it is too long, however long it is.
+    std::fs::File::open(input)
+        .and_then(|opened| opened.take(u64::from(limit) + 1).read_to_end(&mut file))
+        .map_err(|error| format!("cannot read {}: {error}", input.display()))?;
+    let len = u32::try_from(file.len()).ok().filter(|len| *len <= limit);
+    let len = len.ok_or_else(|| format!("{} has more than {limit} bytes", input.display()))?;
     let page = flags.page as usize;
     let file = Bytes::from(file);
     let pages = (0..file.len()).step_by(page).map(|at| file.slice(at..file.len().min(at + page))).collect();

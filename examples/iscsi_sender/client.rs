@@ -125,6 +125,7 @@ impl Client {
 
     /// Carries out commands, so many at a time. Each comes with the memory that its data lands in; `done` gets that back,
     /// with the command's place in the order and the bytes that it has moved, which may be fewer than asked for.
+    /// After one that fails no more are begun.
     pub fn run(
         &mut self,
         commands: impl Iterator<Item = Result<(Command, Vec<u8>)>>,
@@ -137,7 +138,8 @@ impl Client {
         let mut running = HashMap::new();
         let mut result = Done { same: true, ..Done::default() };
         loop {
-            while running.len() < in_flight
+            while result.failed == 0
+                && running.len() < in_flight
                 && let Some((index, command)) = commands.next()
             {
                 let (command, memory) = command?;

@@ -317,7 +317,11 @@ impl Disk {
     fn write(&self, client: &mut Client, path: &Path, in_flight: usize) -> Result<Done> {
         let name = path.display();
         let mut file = File::open(path).map_err(|error| format!("cannot open {name}: {error}"))?;
-        let len = file.metadata()?.len();
+        let about = file.metadata()?;
+        if !about.is_file() {
+            return Err(format!("{name} is no file").into());
+        }
+        let len = about.len();
         if !len.is_multiple_of(self.block_len.into()) {
             let block = self.block_len;
             return Err(format!("{name} has {len} bytes: no whole number of blocks of {block}").into());
