@@ -119,7 +119,9 @@ fn requests_wait_for_the_window() {
 fn a_request_that_waits_for_the_window_is_no_task_yet() {
     let waiting = || {
         let mut initiator = plain();
-        (0..128).for_each(|_| drop(initiator.ping(Extent::default()).unwrap()));
+        for _ in 0..128 {
+            initiator.ping(Extent::default()).unwrap();
+        }
         assert_eq!(pdus(&mut initiator).len(), 128);
         let itt = write(&mut initiator, 20_000);
         assert!(initiator.next_pdu().is_none());
