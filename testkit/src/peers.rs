@@ -29,7 +29,8 @@ pub use iscsi::Iscsi;
 pub use nfs::Nfs;
 pub use tirpc::{TirpcEcho, TirpcEchoOptions};
 
-/// The peer, or `None` when this machine cannot run it and does not have to.
+/// The peer, or `None` when this machine cannot run it and does not have to. What is no peer of this module (a tool, a
+/// header) can say in words why it is not there.
 ///
 /// With `SEGCHAIN_REQUIRE_PEERS` set (not empty, not `0`) every peer has to start. Without it an absent peer is a skipped
 /// test: the reason is printed to standard error past the capture of the test harness, and to standard output.
@@ -44,7 +45,7 @@ pub use tirpc::{TirpcEcho, TirpcEchoOptions};
 /// # Panics
 ///
 /// If the peer is unavailable and `SEGCHAIN_REQUIRE_PEERS` is set.
-pub fn require<T>(peer: Result<T, Unavailable>) -> Option<T> {
+pub fn require<T>(peer: Result<T, impl fmt::Display>) -> Option<T> {
     let unavailable = match peer {
         Ok(peer) => return Some(peer),
         Err(unavailable) => unavailable,
