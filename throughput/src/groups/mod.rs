@@ -1,4 +1,10 @@
-//! The groups, one file each. What a group's baseline is, and what was published of it, stands at the top of its file.
+//! The groups, one file each. What a group's baseline is, and what was reported of it, stands at the top of its file.
+//!
+//! *Reported for Linux* are figures from descriptions of kernel patches (libceph, sunrpc, `CephFS` `copy_file_range`). They were
+//! handed on without a stable address and were not checked against one; they are shown beside what is measured here, and
+//! nothing is judged by them. The change of libceph that whole-write and whole-read follow is "libceph: messenger: send/recv
+//! data at one go" (Roman Penyaev, 21 April 2020),
+//! <https://patchwork.kernel.org/project/ceph-devel/cover/20200421131850.443228-1-rpenyaev@suse.de>.
 
 pub mod ceph;
 pub mod checksum;
