@@ -52,7 +52,7 @@ impl Bench {
     /// # Errors
     /// As the group reports them.
     pub fn group(&self, group: &Group) -> io::Result<Report> {
-        let mut report = Report::new(group, self.args.short);
+        let mut report = Report::new(group, &self.args);
         (group.run)(self, &mut report)?;
         Ok(report)
     }

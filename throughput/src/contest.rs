@@ -36,20 +36,13 @@ pub struct Counts {
 pub type Run<'c> = Box<dyn FnMut(u64, Option<&mut Sum>) -> io::Result<Counts> + 'c>;
 
 /// One way to do it.
-#[non_exhaustive]
 pub struct Method<'c> {
-    /// Its name in the tables.
-    pub name: String,
-    /// The method that `speed_ratio` and `cpu_ratio` compare it with.
-    pub against: Option<String>,
-    /// The method that `limit_speed_ratio` and `limit_cpu_ratio` compare it with.
-    pub limit: Option<String>,
-    /// Whether it computes the payload's checksum.
-    pub sealed: bool,
-    /// Bytes of payload of one of its messages; the contest's unless set.
-    pub size: Option<u64>,
-    /// How many of its messages are one of the contest: what it does per unit.
-    pub per: u64,
+    name: String,
+    against: Option<String>,
+    limit: Option<String>,
+    sealed: bool,
+    size: Option<u64>,
+    per: u64,
     run: Run<'c>,
 }
 
@@ -76,14 +69,26 @@ impl<'c> Method<'c> {
         }
     }
 
-    /// Compares it with the group's baseline.
+    /// Its name in the tables.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Under another name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Compares it with the group's baseline: `speed_ratio` and `cpu_ratio`.
     #[must_use]
     pub fn against(mut self, name: impl Into<String>) -> Self {
         self.against = Some(name.into());
         self
     }
 
-    /// Compares it with what the machine can do at best.
+    /// Compares it with what the machine can do at best: `limit_speed_ratio` and `limit_cpu_ratio`.
     #[must_use]
     pub fn limit(mut self, name: impl Into<String>) -> Self {
         self.limit = Some(name.into());
@@ -105,16 +110,16 @@ impl<'c> Method<'c> {
         (self.run)(messages * self.per, None)
     }
 
-    fn task(&self, units: u64, payload: u64, check: bool) -> Task {
-        let size = self.size.unwrap_or(payload);
-        Task { messages: units * self.per, size, sealed: self.sealed, check }
-    }
-
     /// Whether it computes the payload's checksum.
     #[must_use]
     pub fn sealed(mut self, sealed: bool) -> Self {
         self.sealed = sealed;
         self
+    }
+
+    fn task(&self, units: u64, payload: u64, check: bool) -> Task {
+        let size = self.size.unwrap_or(payload);
+        Task { messages: units * self.per, size, sealed: self.sealed, check }
     }
 }
 
@@ -133,24 +138,15 @@ pub struct Task {
 }
 
 /// The methods of one table at one size.
-#[non_exhaustive]
 pub struct Contest<'c> {
-    /// What the progress bar says.
-    pub what: String,
-    /// Which core the methods run on; the other side runs on the other.
-    pub side: Side,
-    /// Bytes of payload of a message.
-    pub payload: u64,
-    /// Who competes.
-    pub methods: Vec<Method<'c>>,
-    /// The other side, if there is one.
-    pub partner: Option<Box<dyn Fn(Task) -> Job<'c> + 'c>>,
-    /// The digest of what a task carries; `None` if there is nothing to compare.
-    pub expected: Option<Box<dyn Fn(Task) -> u64 + 'c>>,
-    /// How many units are sent to see whether a method sends the right bytes.
-    pub checked: u64,
-    /// How many units a piece has, whatever that takes; as many as take the time that was asked for unless set.
-    pub units: Option<u64>,
+    what: String,
+    side: Side,
+    payload: u64,
+    methods: Vec<Method<'c>>,
+    partner: Option<Box<dyn Fn(Task) -> Job<'c> + 'c>>,
+    expected: Option<Box<dyn Fn(Task) -> u64 + 'c>>,
+    checked: u64,
+    units: Option<u64>,
 }
 
 impl std::fmt::Debug for Contest<'_> {
@@ -160,7 +156,8 @@ impl std::fmt::Debug for Contest<'_> {
 }
 
 impl<'c> Contest<'c> {
-    /// One without another side and without a digest.
+    /// One without another side and without a digest. `what` is for the progress bar, `side` the core that the methods run on
+    /// (the other side runs on the other), and `payload` how many bytes of it a message has.
     pub fn new(what: impl Into<String>, side: Side, payload: u64) -> Self {
         Self {
             what: what.into(),
@@ -188,7 +185,14 @@ impl<'c> Contest<'c> {
         self
     }
 
-    /// A piece has so many messages, whatever that takes.
+    /// How many messages are sent to see whether a method sends the right bytes; 3 unless set.
+    #[must_use]
+    pub fn checked(mut self, count: u64) -> Self {
+        self.checked = count;
+        self
+    }
+
+    /// A piece has so many messages, whatever that takes; as many as take the time that was asked for unless set.
     #[must_use]
     pub fn messages(mut self, count: u64) -> Self {
         self.units = Some(count);
@@ -198,6 +202,16 @@ impl<'c> Contest<'c> {
     /// Adds a method.
     pub fn add(&mut self, method: Method<'c>) {
         self.methods.push(method);
+    }
+
+    /// Sets what all methods that were added have in common.
+    pub fn each(&mut self, set: impl FnMut(Method<'c>) -> Method<'c>) {
+        self.methods = std::mem::take(&mut self.methods).into_iter().map(set).collect();
+    }
+
+    /// The methods, to run [once](Method::once).
+    pub fn methods_mut(&mut self) -> &mut [Method<'c>] {
+        &mut self.methods
     }
 
     /// Runs it.
@@ -345,12 +359,19 @@ impl Outcome {
         self.methods.iter().map(|(named, samples)| self.row(named, samples, &by_name)).collect()
     }
 
+    /// The speed of one method by that of another, round by round.
+    pub fn speed_ratio(&self, method: &str, base: &str) -> Option<Spread> {
+        let speeds = |name: &str| {
+            let (_, samples) = self.methods.iter().find(|(named, _)| named.name == name)?;
+            Some(speeds(samples))
+        };
+        Spread::of_ratios(&speeds(method)?, &speeds(base)?)
+    }
+
     fn row(&self, named: &Named, samples: &[Sample], by_name: &HashMap<&str, &[Sample]>) -> Row {
         let size = samples.first().map_or(0, |sample| sample.size);
         let mut row = Row::new(&named.name, size);
         // Bytes per second and seconds per byte, so that methods with messages of different sizes compare.
-        let speeds =
-            |samples: &[Sample]| series(samples, |sample| sample.bytes() / sample.wall.as_secs_f64());
         let cpus = |samples: &[Sample]| series(samples, |sample| sample.own.as_secs_f64() / sample.bytes());
         let others = series(samples, |sample| sample.other.as_secs_f64() / sample.bytes());
         let scaled = |values: &[f64], by: f64| Spread::of(values.iter().map(|value| value * by));
@@ -391,6 +412,10 @@ impl Outcome {
 }
 
 const MIB: f64 = (1 << 20) as f64;
+
+fn speeds(samples: &[Sample]) -> Vec<f64> {
+    series(samples, |sample| sample.bytes() / sample.wall.as_secs_f64())
+}
 
 fn series(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Vec<f64> {
     samples.iter().map(of).collect()

@@ -28,6 +28,7 @@ pub mod packets;
 pub mod pages;
 pub mod partner;
 pub mod plot;
+pub mod queued;
 pub mod raw;
 pub mod report;
 pub mod service;

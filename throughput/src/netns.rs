@@ -34,7 +34,7 @@ const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(19
 /// Ethernet's.
 const MTU: &str = "1500";
 /// For packets that nobody has looked at yet.
-const CAPTURE_BUFFER: usize = 16 << 20;
+const CAPTURE_BUFFER: usize = 64 << 20;
 /// `ETH_P_ALL` of `linux/if_ether.h`. A socket for IPv4 alone sees a packet after IP has it (measured on Linux 6.18), one
 /// for all protocols before.
 const ETH_P_ALL: u16 = 3;
@@ -126,8 +126,7 @@ fn inside<R: Send>(name: &str, make: impl FnOnce() -> io::Result<R> + Send) -> i
 #[derive(Debug)]
 pub struct Capture {
     socket: Socket,
-    /// The sequence number that follows all that was seen.
-    next: Option<u32>,
+    stream: Stream,
 }
 
 /// A TCP segment with payload.
@@ -146,7 +145,7 @@ impl Capture {
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol))?;
         socket.set_nonblocking(true)?;
         sockopt::set_socket_recv_buffer_size_force(&socket, CAPTURE_BUFFER)?;
-        Ok(Self { socket, next: None })
+        Ok(Self { socket, stream: Stream::default() })
     }
 
     /// Takes the segments that have come for this port since the last time.
@@ -162,15 +161,46 @@ impl Capture {
                 read => read?,
             };
             let Some((seq, bytes)) = data_segment(&packet[..n], port) else { continue };
-            let end = seq.wrapping_add(bytes as u32);
-            let next = *self.next.get_or_insert(seq);
-            let ahead = end.wrapping_sub(next).cast_signed().max(0).cast_unsigned();
-            let fresh = bytes.min(ahead as usize);
-            if fresh > 0 {
-                self.next = Some(end);
-            }
-            seen(Segment { bytes, fresh });
+            seen(Segment { bytes, fresh: self.stream.see(seq, bytes) });
         }
+    }
+
+    /// Bytes that were passed over and never seen, up to the last segment that was. Once the connection has them all, the
+    /// packet socket has dropped their packets, for it had no room. They are not expected any more.
+    pub fn dropped(&mut self) -> usize {
+        let missing = self.stream.missing.drain(..);
+        missing.map(|(from, to)| (to - from) as usize).sum()
+    }
+}
+
+/// The bytes of a connection that were seen. Two cores may deliver packets of one connection (what the sender's system call
+/// sends, and what an acknowledgement sets free), and so a packet can be seen before its predecessor.
+#[derive(Debug, Default)]
+struct Stream {
+    /// What follows all that was seen, counted on past 2^32.
+    next: Option<i64>,
+    /// From and to: what is before `next` and was not seen.
+    missing: Vec<(i64, i64)>,
+}
+
+impl Stream {
+    /// How many bytes of this segment were not seen before.
+    fn see(&mut self, seq: u32, bytes: usize) -> usize {
+        let next = self.next.unwrap_or_else(|| i64::from(seq));
+        let from = next + i64::from(seq.wrapping_sub(next as u32).cast_signed());
+        let to = from + i64::from(bytes as u32);
+        let mut fresh = (to - next.max(from)).max(0);
+        let mut left = Vec::new();
+        for (start, end) in self.missing.drain(..) {
+            let (cut, rest) = (from.clamp(start, end), to.clamp(start, end));
+            fresh += rest - cut;
+            left.extend([(start, cut), (rest, end)].into_iter().filter(|(start, end)| start < end));
+        }
+        if from > next {
+            left.push((next, from));
+        }
+        (self.next, self.missing) = (Some(next.max(to)), left);
+        fresh as usize
     }
 }
 
@@ -212,6 +242,31 @@ mod tests {
         let mut six = packet(TCP, 7, 99, 1448);
         six[0] = 0x66; // of IPv6
         assert_eq!(data_segment(&six, 7), None);
+    }
+
+    #[test]
+    fn a_segment_that_overtakes_another_is_not_one_that_was_sent_again() {
+        let mut stream = Stream::default();
+        // 30 bytes over the end of the numbers, the last ten first; then twice.
+        let start = u32::MAX - 14;
+        assert_eq!(stream.see(start.wrapping_sub(5), 5), 5);
+        assert_eq!(stream.see(start.wrapping_add(20), 10), 10);
+        assert_eq!(stream.missing.len(), 1);
+        assert_eq!(stream.see(start, 10), 10);
+        assert_eq!(stream.see(start.wrapping_add(10), 10), 10);
+        assert!(stream.missing.is_empty());
+        assert_eq!([stream.see(start, 10), stream.see(start.wrapping_add(20), 10)], [0, 0]);
+        assert_eq!(stream.see(start.wrapping_add(25), 10), 5);
+    }
+
+    #[test]
+    fn what_is_never_seen_is_missing() {
+        let mut stream = Stream::default();
+        assert_eq!(
+            [stream.see(0, 10), stream.see(20, 10), stream.see(22, 10), stream.see(14, 2)],
+            [10, 10, 2, 2]
+        );
+        assert_eq!(stream.missing, [(10, 14), (16, 20)]);
     }
 
     #[test]

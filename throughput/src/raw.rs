@@ -4,11 +4,10 @@
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::os::fd::AsFd;
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg};
 
 use crate::contest::Counts;
+use crate::link::or_shut_down;
 use crate::pages::Sum;
 
 /// The most slices that a call takes on Linux (`UIO_MAXIOV`).
@@ -87,17 +86,18 @@ pub fn recv_all(socket: impl AsFd, slices: &mut [IoSliceMut<'_>], counts: &mut C
 /// # Errors
 /// As the system reports them; the end of the stream.
 pub fn drain(mut socket: impl Read + AsFd, bytes: u64, check: bool) -> io::Result<u64> {
+    let drained = take(&mut socket, bytes, check);
+    or_shut_down(&socket, drained)
+}
+
+fn take(socket: &mut impl Read, bytes: u64, check: bool) -> io::Result<u64> {
     let mut buffer = vec![0; DRAIN];
     let (mut left, mut sum) = (bytes, Sum::new());
     while left > 0 {
         let room = left.min(DRAIN as u64) as usize;
-        let n = match socket.read(&mut buffer[..room]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => n,
-            Err(error) => {
-                let _ = shutdown(&socket, Shutdown::Both);
-                return Err(error);
-            }
+        let n = match socket.read(&mut buffer[..room])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => n,
         };
         if check {
             sum.update(&buffer[..n]);
@@ -105,4 +105,16 @@ pub fn drain(mut socket: impl Read + AsFd, bytes: u64, check: bool) -> io::Resul
         left -= n as u64;
     }
     Ok(if check { sum.value() } else { 0 })
+}
+
+/// Sends so many messages of ready slices, over and over: the other side of the receiving methods. On an error the stream is
+/// shut down, so that the receiver ends too.
+///
+/// # Errors
+/// As the system reports them.
+pub fn feed(socket: impl AsFd, ready: &[Vec<IoSlice<'_>>], messages: u64) -> io::Result<u64> {
+    let mut counts = Counts::default();
+    let mut ready = ready.iter().cycle().take(messages as usize);
+    or_shut_down(&socket, ready.try_for_each(|ready| send_ready(&socket, ready, &mut counts)))?;
+    Ok(0)
 }

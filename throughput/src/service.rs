@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use crate::link::or_shut_down;
 use crate::machine::{Machine, Side};
 use crate::pages::{FOOT, HEAD, Sum};
 
@@ -47,11 +48,22 @@ impl Service {
         Self { due, lasting }
     }
 
-    /// Receives so many messages of `payload` bytes; a digest of them, if one is asked for.
+    /// One whose timer has ended.
+    #[cfg(test)]
+    pub(crate) fn broken() -> Self {
+        Self { due: channel().0, lasting: Duration::ZERO }
+    }
+
+    /// Receives so many messages of `payload` bytes; a digest of them, if one is asked for. On an error the stream is shut
+    /// down, so that the client does not wait for replies.
     ///
     /// # Errors
     /// As the system reports them; the end of the stream.
-    pub fn receive(&self, mut socket: &TcpStream, payload: u64, count: u64, check: bool) -> io::Result<u64> {
+    pub fn receive(&self, socket: &TcpStream, payload: u64, count: u64, check: bool) -> io::Result<u64> {
+        or_shut_down(socket, self.take(socket, payload, count, check))
+    }
+
+    fn take(&self, mut socket: &TcpStream, payload: u64, count: u64, check: bool) -> io::Result<u64> {
         let (mut buffer, mut sum) = (vec![0; BUFFER], Sum::new());
         for _ in 0..count {
             let mut number = [0; REPLY];

@@ -32,7 +32,7 @@ fn a_real_osd_answers_both_versions_beside_librados() {
         format!("--epoch={}", ceph.epoch()),
         format!("--pool={}", ceph.pool_id()),
     ];
-    let program = librados_null(directory.path());
+    let program = require(librados_null(directory.path()));
     if let Some(program) = &program {
         more.push(format!("--librados={}", ceph.conf().display()));
         more.push(format!("--librados-null={}", program.display()));
@@ -57,26 +57,23 @@ fn a_real_osd_answers_both_versions_beside_librados() {
 }
 
 /// Builds the load of librados, if its header is there.
-fn librados_null(directory: &Path) -> Option<PathBuf> {
+fn librados_null(directory: &Path) -> Result<PathBuf, &'static str> {
     if !Path::new("/usr/include/rados/librados.h").exists() {
-        println!("skipped: the part of librados, whose header is missing (Debian: librados-dev)");
-        return None;
+        return Err("librados has no header here (Debian: librados-dev)");
     }
     let program = directory.join("librados-null");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/librados-null.c");
     let built =
         Command::new("cc").args(["-O2", "-Werror", "-Wall", source, "-lrados", "-o"]).arg(&program).status();
     assert!(built.expect("a C compiler").success());
-    Some(program)
+    Ok(program)
 }
 
 #[test]
 fn a_whole_message_takes_the_least_packets() {
     let (rows, skipped) = short("packets", &[]);
-    if let Some(why) = skipped {
-        println!("skipped: packets {why}");
-        return;
-    }
+    let there = skipped.map_or(Ok(()), |why| Err(format!("the group packets: {why}")));
+    let Some(()) = require(there) else { return };
     let packets = |method: &str| {
         let row = rows.iter().find(|row| row["method"] == method).expect("the method");
         (row["packets_per_message"].as_f64(), row["short_per_message"].as_f64())

@@ -7,6 +7,18 @@ use segchain_throughput::measure;
 use segchain_throughput::report::{Report, Reports, Row, Section};
 use segchain_throughput::stats::Spread;
 
+/// An empty report of a run with these arguments.
+fn report(line: &str) -> Report {
+    let args = ["throughput"].into_iter().chain(line.split_whitespace());
+    Report::new(&ALL[0], &Args::try_parse_from(args).expect("a good command line"))
+}
+
+fn reports(report: Report) -> Reports {
+    let mut reports = Reports::new("a machine".into());
+    reports.push(report);
+    reports
+}
+
 fn spread(median: f64, min: f64, max: f64) -> Option<Spread> {
     Spread::of([median, min, max])
 }
@@ -32,11 +44,10 @@ fn json_has_the_median_and_the_ends_where_they_differ() {
     row.set("cpu_ratio", None);
     let mut section = Section::new("a table", &["speed_ratio"]);
     section.rows.push(row);
-    let mut report = Report::new(&ALL[0], false);
+    let mut report = report("");
     report.sections.push(section);
     report.exactly("calls", 1.0, spread(1.0, 1.0, 1.0));
-    let mut reports = Reports::new("a machine".into());
-    reports.push(report);
+    let reports = reports(report);
     let json = reports.json();
     let expected = serde_json::json!([{
         "table": "a table", "method": "whole", "size": 4096, "segment": "4k", "calls_per_message": 1.0,
@@ -49,22 +60,40 @@ fn json_has_the_median_and_the_ends_where_they_differ() {
 
 #[test]
 fn a_count_that_differs_in_one_round_does_not_hold() {
-    let mut report = Report::new(&ALL[0], true);
+    let mut report = report("--short");
     report.exactly("calls", 1.0, spread(1.0, 1.0, 1.1));
-    let mut reports = Reports::default();
-    reports.push(report);
-    assert!(!reports.counts_hold());
+    assert!(!reports(report).counts_hold());
+}
+
+#[test]
+fn what_was_not_measured_is_a_missed_target_unless_other_sizes_were_asked_for() {
+    type Set = fn(&mut Report);
+    let targets: [Set; 5] = [
+        |report| report.exactly("it", 1.0, None),
+        |report| report.at_least("it", 1.0, None),
+        |report| report.at_most("it", 1.0, None),
+        |report| report.no_slower_than_noise("it", spread(1.0, 1.0, 1.0), None),
+        |report| report.no_dearer_than_noise("it", None, spread(1.0, 1.0, 1.0)),
+    ];
+    for (line, holds) in [("", false), ("--short", false), ("--sizes 8k", true)] {
+        for set in targets {
+            let mut report = report(line);
+            set(&mut report);
+            let reports = reports(report);
+            assert_eq!(reports.counts_hold(), holds, "{line}");
+            assert_eq!(reports.summary().contains("it: "), !holds, "{line}");
+        }
+    }
 }
 
 #[test]
 fn a_missed_ratio_is_shown_but_does_not_fail_the_program_and_one_short_round_is_not_judged() {
-    for short in [false, true] {
-        let mut report = Report::new(&ALL[0], short);
+    for line in ["", "--short"] {
+        let mut report = report(line);
         report.at_least("speed", 1.8, spread(1.5, 1.0, 2.0));
-        let mut reports = Reports::default();
-        reports.push(report);
+        let reports = reports(report);
         assert!(reports.counts_hold());
-        assert_eq!(reports.summary().contains("missed"), !short);
+        assert_eq!(reports.summary().contains("missed"), line.is_empty());
     }
 }
 
@@ -72,12 +101,10 @@ fn a_missed_ratio_is_shown_but_does_not_fail_the_program_and_one_short_round_is_
 fn the_noise_row_is_the_bound_of_what_has_to_be_inside_it() {
     let noise = spread(1.0, 0.9, 1.1);
     let verdicts = |ratio: f64| {
-        let mut report = Report::new(&ALL[0], false);
+        let mut report = report("");
         report.no_slower_than_noise("speed", spread(ratio, ratio, ratio), noise);
         report.no_dearer_than_noise("CPU", spread(ratio, ratio, ratio), noise);
-        let mut reports = Reports::default();
-        reports.push(report);
-        let json = reports.json();
+        let json = reports(report).json();
         [0, 1].map(|at| json["targets"][ALL[0].name][at]["met"] == true)
     };
     assert_eq!(verdicts(1.0), [true, true]);
@@ -88,7 +115,7 @@ fn the_noise_row_is_the_bound_of_what_has_to_be_inside_it() {
 #[test]
 fn a_target_that_raw_calls_miss_too_says_so() {
     let verdict = |raw: f64| {
-        let mut report = Report::new(&ALL[0], false);
+        let mut report = report("");
         report.at_least("speed", 1.8, spread(1.5, 1.5, 1.5));
         report.beside(spread(raw, raw, raw));
         report.text()
@@ -104,16 +131,23 @@ fn an_unknown_group_is_named() {
 }
 
 #[test]
-fn the_short_form_runs_and_its_json_has_every_group() {
-    let args = Args::try_parse_from(["throughput", "--short", "--json"]).expect("a good command line");
+fn the_short_form_runs_and_its_json_has_each_group_that_was_asked_for() {
+    const CHEAP: [&str; 2] = ["whole-read", "checksum"];
+    let words = ["throughput", "--short", "--json", "--only", &CHEAP.join(",")];
+    let args = Args::try_parse_from(words).expect("a good command line");
     let mut tables = Vec::new();
     let reports = measure(args, &mut tables).expect("every method sends the right bytes");
     let tables = String::from_utf8(tables).expect("UTF-8");
     assert!(reports.counts_hold(), "{tables}");
     let json = reports.json();
-    for group in ALL {
-        let rows = json["groups"][group.name].as_array().expect("the group");
-        assert!(!rows.is_empty() || json["skipped"][group.name].is_string(), "{} is empty", group.name);
-        assert!(tables.contains(&format!("## {}", group.name)));
+    assert_eq!(json["groups"].as_object().expect("groups").len(), CHEAP.len());
+    for group in CHEAP {
+        let rows = json["groups"][group].as_array().expect("the group");
+        assert!(!rows.is_empty(), "{group} is empty");
+        for key in ["table", "method"] {
+            assert!(rows.iter().all(|row| row[key].is_string()), "{group}: {key}");
+        }
+        assert!(rows.iter().all(|row| row["size"].is_u64() && row["speed"].is_f64()), "{group}");
+        assert!(tables.contains(&format!("## {group}")));
     }
 }

@@ -110,11 +110,12 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
         let version = peer.version().map_err(failed)?;
         let conf = one_or_each(librados, at, "librados")?;
         let mut client = peer.connect(version).map_err(failed)?;
+        let (name, words) = match version {
+            Version::V1 => ("v1", "version 1"),
+            Version::V2 => ("v2", "version 2"),
+        };
+        let mut rates = Vec::new();
         for in_flight in IN_FLIGHT {
-            let (name, words) = match version {
-                Version::V1 => ("v1", "version 1"),
-                Version::V2 => ("v2", "version 2"),
-            };
             let pool = bench.args.page_pool.map_or(String::new(), |pool| format!(", pool {}", size(pool)));
             let title = format!("Messenger {words}, {in_flight} in flight{pool}");
             let mut section = Section::new(title, COLUMNS);
@@ -125,7 +126,8 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
                     section.rows.push(row.label("protocol", name).label("in_flight", in_flight.to_string()));
                 }
             }
-            targets(report, &section, &format!("{name}, {in_flight} in flight"));
+            targets(report, &section, &sizes, (&format!("{name}, {in_flight} in flight"), conf.is_some()));
+            rates.push(section.get(OURS, PAGE, "rate").map(|rate| rate.median));
             report.charts.push(Chart::over_size(
                 &format!("ceph-{name}-{in_flight}"),
                 &format!("CPU of a client, messenger {words}, {in_flight} in flight"),
@@ -134,6 +136,10 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
                 &[OURS, PAGED, LIBRADOS_AGAIN],
             ));
             report.sections.push(section);
+        }
+        if let [Some(one), Some(many)] = rates[..] {
+            let what = format!("{name}, {}: op/s of 16 in flight / one by one", size(PAGE));
+            report.at_least(what, 2.0, Some(Spread::exact(many / one)));
         }
     }
     Ok(())
@@ -144,21 +150,20 @@ fn messages<'p>(pools: &'p [Pool], sizes: &[u64]) -> Vec<Vec<Message<'p>>> {
     pools.iter().zip(sizes).map(|(pool, size)| pool.messages(*size)).collect()
 }
 
-fn targets(report: &mut Report, section: &Section, what: &str) {
-    for row in section.rows.iter().filter(|row| row.method() == OURS) {
-        let most = match row.size() {
+fn targets(report: &mut Report, section: &Section, sizes: &[u64], (what, librados): (&str, bool)) {
+    for &bytes in sizes {
+        let most = match bytes {
             0..0x1_0000 => 0.6,
             0x1_0000..0x10_0000 => 0.75,
             _ => 0.8,
         };
-        let name = |of: &str| format!("{what}, {}: {of} / librados", size(row.size()));
-        report.at_most(name("CPU"), most, row.get("cpu_ratio"));
-        report.at_least(name("op/s"), 1.0, row.get("speed_ratio"));
-        report.exactly(
-            format!("{what}, {}: bytes copied", size(row.size())),
-            0.0,
-            row.get("copied_per_message"),
-        );
+        let name = |of: &str| format!("{what}, {}: {of}", size(bytes));
+        let get = |key: &str| section.get(OURS, bytes, key);
+        if librados {
+            report.at_most(name("CPU / librados"), most, get("cpu_ratio"));
+            report.at_least(name("op/s / librados"), 1.0, get("speed_ratio"));
+        }
+        report.exactly(name("bytes copied"), 0.0, get("copied_per_message"));
     }
 }
 

@@ -52,10 +52,10 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
     for &pages in counts {
         section.rows.extend(over_pages(bench, &Pool::new(pages * PAGE, PAGE), pages)?);
     }
-    for row in section.rows.iter().filter(|row| row.method().starts_with("segchain")) {
-        if row.size() >= 16 * PAGE {
-            let name = format!("{}: {} / the crate beneath, speed", size(row.size()), row.method());
-            report.at_least(name, 0.95, row.get("speed_ratio"));
+    for bytes in counts.iter().map(|pages| pages * PAGE).filter(|&bytes| bytes >= 16 * PAGE) {
+        for method in ["segchain Crc32c", "segchain Crc32"] {
+            let name = format!("{}: {method} / the crate beneath, speed", size(bytes));
+            report.at_least(name, 0.95, section.get(method, bytes, "speed_ratio"));
         }
     }
     report.sections.push(section);
@@ -155,15 +155,12 @@ fn sealing(bench: &Bench, messages: &[Message<'_>]) -> io::Result<Vec<Row>> {
         contest.add(Method::new(name, move |count, _| whole.send(messages, count, true)));
     }
     let mut whole = Whole::new(near);
-    contest.add(Method::new("no checksum", move |count, _| whole.send(messages, count, false)).sealed(false));
+    contest.add(Method::new("no checksum", move |count, _| whole.send(messages, count, false)));
     contest.add(Method::new("raw + crc-fast", move |count, _| raw_whole(near, messages, ready, count, true)));
-    let methods = std::mem::take(&mut contest.methods).into_iter();
-    contest.methods = methods
-        .map(|method| {
-            let sealed = method.name != "no checksum";
-            method.sealed(sealed).against("whole").limit("raw + crc-fast")
-        })
-        .collect();
+    contest.each(|method| {
+        let sealed = method.name() != "no checksum";
+        method.sealed(sealed).against("whole").limit("raw + crc-fast")
+    });
     Ok(contest.run(bench)?.rows())
 }
 
@@ -207,26 +204,18 @@ fn joining(bench: &Bench, report: &mut Report) -> io::Result<Section> {
             Ok(Counts::default())
         });
         contest.add(method.against("crc-fast").limit("crc32c"));
-        for method in &mut contest.methods {
-            let per = if method.name == "segchain" { OURS } else { UNIT };
-            (method.size, method.per) = (Some(len), per);
-        }
+        contest.each(|method| {
+            let per = if method.name() == "segchain" { OURS } else { UNIT };
+            method.messages_of(len, per)
+        });
         for mut row in contest.run(bench)?.rows() {
             let rate = row.get("rate");
             row.set("ns", rate.map(|rate| rate.inverse().times(1e9)));
-            if row.method() == "segchain" {
-                report.at_least(
-                    format!("concat of {len} / crc-fast's combine, speed"),
-                    at_least,
-                    row.get("speed_ratio"),
-                );
-                report.at_least(
-                    format!("concat of {len} / crc32c's combine, speed"),
-                    at_least,
-                    row.get("limit_speed_ratio"),
-                );
-            }
             section.rows.push(row);
+        }
+        for (base, key) in [("crc-fast", "speed_ratio"), ("crc32c", "limit_speed_ratio")] {
+            let what = format!("concat of {len} / {base}'s combine, speed");
+            report.at_least(what, at_least, section.get("segchain", len, key));
         }
     }
     Ok(section)

@@ -2,8 +2,9 @@
 //!
 //! Baseline, *one by one*: the next request is sent when the one before is answered. *Batches* of 5, 10 and 20 are sent
 //! without waiting and then all awaited, *windows* keep as many in flight all the time, *all at once* bounds nothing. All go
-//! through the same `SendQueue`, `InFlight`, flushing thread and receiving thread, over one connection. Published for batches
-//! of 1, 5, 10, 20 and of all: 56, 23, 14, 9 and 5 % of a baseline that is not one by one; so compare how they fall.
+//! through the same `SendQueue`, `InFlight`, flushing thread and receiving thread, over one connection. Reported
+//! for Linux (see [`groups`](super)) for batches of 1, 5, 10, 20 and of all: 56, 23, 14, 9 and 5 % of a baseline that is not
+//! one by one; so compare how they fall.
 //!
 //! Limit, *raw, all at once*: sendmsg of ready iovecs, one after the other, then the replies are awaited: the time that the
 //! bytes need on this connection, which from 1 MiB up is far more than 9 % of one by one with 2 ms of service. CPU times of
@@ -16,12 +17,10 @@ use std::net::{Shutdown, TcpStream};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use segchain::chain::{ChainBuilder, ChainError};
-use segchain::framer::{Deframer, Filled, Framer, Step, Targets};
-use segchain::queue::{Queued, SendQueue};
+use segchain::framer::{Deframer, Filled, Step, Targets};
+use segchain::queue::SendQueue;
 use segchain::recv::Receiver;
 use segchain::transport::SocketRef;
 use segchain::window::{InFlight, Request, Window};
@@ -30,11 +29,12 @@ use super::Group;
 use crate::args::size;
 use crate::bench::Bench;
 use crate::contest::{Contest, Counts, Method};
-use crate::link;
+use crate::link::{self, or_shut_down};
 use crate::machine::Side;
 use crate::ours;
-use crate::pages::{FOOT, HEAD, Message, expected};
+use crate::pages::{Message, expected};
 use crate::plot::Chart;
+use crate::queued::{Framing, Shared};
 use crate::raw;
 use crate::report::{Report, Row, Section};
 use crate::service::{REPLY, Service};
@@ -53,12 +53,14 @@ const PAGE: u64 = 4096;
 const REQUESTS: u64 = 200;
 const SHORT_REQUESTS: u64 = 20;
 const BOUNDS: &[u64] = &[5, 10, 20];
-const PUBLISHED: &[(&str, f64)] =
+const REPORTED: &[(&str, f64)] =
     &[(ONE, 56.0), ("batches of 5", 23.0), ("batches of 10", 14.0), ("batches of 20", 9.0), (ALL, 5.0)];
+/// Which have a target.
+const TARGETED: [&str; 2] = ["batches of 20", "window of 20"];
 const ONE: &str = "one by one";
 const ALL: &str = "all at once";
 const RAW: &str = "raw, all at once";
-const COLUMNS: &[&str] = &["time_percent", "published_percent", "speed_ratio", "rate", "speed"];
+const COLUMNS: &[&str] = &["time_percent", "reported_percent", "speed_ratio", "rate", "speed"];
 
 fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
     let service = Duration::from_micros(bench.args.service);
@@ -72,11 +74,12 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
     for bytes in bench.sizes(SIZES) {
         section.rows.extend(rows(bench, &pool.messages(bytes), service)?);
     }
-    for row in section.rows.iter().filter(|row| row.method().ends_with("of 20")) {
-        let name = |what: &str| format!("{}, {}: {what}", size(row.size()), row.method());
-        report.at_most(name("% of one by one"), 9.0, row.get("time_percent"));
-        report.beside(section.get(RAW, row.size(), "time_percent"));
-        report.exactly(name("bytes copied"), 0.0, row.get("copied_per_message"));
+    for (bytes, method) in bench.sizes(SIZES).iter().flat_map(|&bytes| TARGETED.map(|method| (bytes, method)))
+    {
+        let name = |what: &str| format!("{}, {method}: {what}", size(bytes));
+        report.at_most(name("% of one by one"), 9.0, section.get(method, bytes, "time_percent"));
+        report.beside(section.get(RAW, bytes, "time_percent"));
+        report.exactly(name("bytes copied"), 0.0, section.get(method, bytes, "copied_per_message"));
     }
     report.charts.push(Chart::over_size(
         "in-flight",
@@ -130,8 +133,8 @@ fn rows(bench: &Bench, messages: &[Message<'_>], service: Duration) -> io::Resul
         contest.add(raw.against(ONE).limit(RAW));
         let rows = contest.run(bench)?.rows().into_iter().map(|mut row| {
             row.set("time_percent", row.get("speed_ratio").map(|speed| speed.inverse().times(100.0)));
-            match PUBLISHED.iter().find(|(method, _)| *method == row.method()) {
-                Some((_, percent)) => row.with("published_percent", *percent),
+            match REPORTED.iter().find(|(method, _)| *method == row.method()) {
+                Some((_, percent)) => row.with("reported_percent", *percent),
                 None => row,
             }
         });
@@ -143,22 +146,27 @@ type Socket = SocketRef<Arc<TcpStream>>;
 type Queue = SendQueue<Shared, Framing, Socket>;
 /// A request carries its number.
 type Requests = InFlight<u64, (), io::Error>;
-type Waiting = Mutex<VecDeque<Request<u64, (), io::Error>>>;
+type Expected = VecDeque<Request<u64, (), io::Error>>;
+/// `None` when nobody receives any more.
+type Waiting = Mutex<Option<Expected>>;
 
 /// Requests over one connection: whoever pushes, a thread that flushes when the socket was full, one that receives.
 struct Client {
     queue: Queue,
-    messages: Vec<Shared>,
+    /// With their numbers.
+    messages: Vec<(u64, Shared)>,
     /// The peer answers in order.
     waiting: Arc<Waiting>,
     threads: Vec<JoinHandle<()>>,
+    /// How long to wait for the next reply.
+    patience: Duration,
 }
 
 impl Client {
     fn start(socket: Arc<TcpStream>, messages: &[Message<'_>]) -> io::Result<Self> {
         let socket = SocketRef::new(socket);
         let queue = SendQueue::new(Framing, socket.clone());
-        let waiting = Arc::new(Waiting::default());
+        let waiting = Arc::new(Waiting::new(Some(Expected::new())));
         let (flusher, shared) = (queue.clone(), waiting.clone());
         let flush = move || drop(flusher.run());
         let receive = move || receive(&socket, &shared);
@@ -166,7 +174,8 @@ impl Client {
             thread::Builder::new().name("flush".into()).spawn(flush)?,
             thread::Builder::new().name("receive".into()).spawn(receive)?,
         ];
-        Ok(Self { queue, messages: messages.iter().map(Shared::of).collect(), waiting, threads })
+        let messages = messages.iter().map(numbered).collect();
+        Ok(Self { queue, messages, waiting, threads, patience: link::STALL })
     }
 
     /// Requests of `bytes` each, so many at once.
@@ -174,19 +183,24 @@ impl Client {
         InFlight::new(Window::new(bound * bytes, bound as usize))
     }
 
-    /// Starts requests as the window has room; after each `batch` of them it waits for all.
+    /// Starts requests as the window has room; after each `batch` of them it waits for all. On an error the connection is
+    /// shut down.
     fn run(&self, requests: &Requests, count: u64, batch: u64) -> io::Result<Counts> {
         let before = self.queue.stats();
+        self.or_shut_down(self.push_all(requests, count, batch))?;
+        Ok(ours::counts(before, self.queue.stats()))
+    }
+
+    fn push_all(&self, requests: &Requests, count: u64, batch: u64) -> io::Result<()> {
         let mut all = self.messages.iter().cycle().take(count as usize).peekable();
         while all.peek().is_some() {
-            for message in all.by_ref().take(batch as usize) {
-                let request = requests.start(message.payload(), message.number);
-                lock(&self.waiting).push_back(request);
+            for (number, message) in all.by_ref().take(batch as usize) {
+                self.expect(requests, *number, message)?;
                 drop(self.queue.push(message.clone())?);
             }
-            all_answered(requests)?;
+            self.all_answered(requests)?;
         }
-        Ok(ours::counts(before, self.queue.stats()))
+        Ok(())
     }
 
     /// The same bytes past the queue, as fast as the socket takes them.
@@ -198,21 +212,40 @@ impl Client {
         count: u64,
     ) -> io::Result<Counts> {
         let mut counts = Counts::default();
-        for (message, ready) in self.messages.iter().zip(ready).cycle().take(count as usize) {
-            let request = requests.start(message.payload(), message.number);
-            lock(&self.waiting).push_back(request);
-            raw::send_ready(socket, ready, &mut counts)?;
-        }
-        all_answered(requests)?;
+        let mut all = self.messages.iter().zip(ready).cycle().take(count as usize);
+        let sent = all.try_for_each(|((number, message), ready)| {
+            self.expect(requests, *number, message)?;
+            raw::send_ready(socket, ready, &mut counts)
+        });
+        self.or_shut_down(sent.and_then(|()| self.all_answered(requests)))?;
         Ok(counts)
+    }
+
+    /// Starts a request, as soon as the window has room.
+    fn expect(&self, requests: &Requests, number: u64, message: &Shared) -> io::Result<()> {
+        let deadline = Some(Instant::now() + self.patience);
+        let permit = requests.window().acquire_until(message.payload(), deadline).ok_or_else(no_reply)?;
+        let request = requests.start_with(permit, number);
+        let mut waiting = lock(&self.waiting);
+        waiting.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?.push_back(request);
+        Ok(())
+    }
+
+    /// Waits for all replies, for none longer than it has patience.
+    fn all_answered(&self, requests: &Requests) -> io::Result<()> {
+        while let Some((number, result)) = requests.wait_one(Some(Instant::now() + self.patience)) {
+            result.map_err(|failure| io::Error::other(format!("request {number}: {failure:?}")))?;
+        }
+        if requests.in_flight() > 0 { Err(no_reply()) } else { Ok(()) }
+    }
+
+    fn or_shut_down<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        or_shut_down(&**self.queue.transport().get_ref(), result)
     }
 }
 
-fn all_answered(requests: &Requests) -> io::Result<()> {
-    match requests.wait_all() {
-        Ok(_) => Ok(()),
-        Err(partial) => Err(io::Error::other(partial.to_string())),
-    }
+fn no_reply() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the peer does not answer")
 }
 
 /// Ends the threads, however the contest ended.
@@ -230,7 +263,9 @@ impl Drop for Client {
 fn receive(socket: &Socket, waiting: &Waiting) {
     let mut receiver = Receiver::new(socket.clone(), Numbers);
     let _ = receiver.receive_blocking(&mut (), None, |number| {
-        let Some(request) = lock(waiting).pop_front() else { return ControlFlow::Break(()) };
+        let Some(request) = lock(waiting).as_mut().and_then(Expected::pop_front) else {
+            return ControlFlow::Break(());
+        };
         let result = if request.value() == Some(&number) {
             Ok(())
         } else {
@@ -239,10 +274,18 @@ fn receive(socket: &Socket, waiting: &Waiting) {
         request.complete(result);
         ControlFlow::Continue(())
     });
-    lock(waiting).clear();
+    // Outside of the lock: each of them tells whoever waits.
+    let left = lock(waiting).take();
+    drop(left);
 }
 
-fn lock(waiting: &Waiting) -> MutexGuard<'_, VecDeque<Request<u64, (), io::Error>>> {
+/// A message that can wait in a queue, and the number in its head.
+fn numbered(message: &Message<'_>) -> (u64, Shared) {
+    let number = message.head.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+    (number, Shared::new(&message.head, message.segments.iter().copied(), &message.foot, None))
+}
+
+fn lock(waiting: &Waiting) -> MutexGuard<'_, Option<Expected>> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -265,51 +308,35 @@ impl Deframer for Numbers {
     }
 }
 
-/// A message that can wait in a queue: its pages are shared, each by itself.
-#[derive(Clone)]
-struct Shared {
-    number: u64,
-    head: [u8; HEAD],
-    pages: Arc<[Bytes]>,
-    foot: [u8; FOOT],
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::Pool;
 
-impl Shared {
-    fn of(message: &Message<'_>) -> Self {
-        let number = message.head.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
-        let pages = message.segments.iter().map(|page| Bytes::copy_from_slice(page)).collect();
-        Self { number, head: message.head, pages, foot: message.foot }
+    /// What becomes of three requests to a peer that does this with the connection, and a client that waits so long.
+    fn against(peer: impl FnOnce(&TcpStream) + Send, patience: Duration) -> io::Error {
+        let pool = Pool::new(16 << 10, PAGE);
+        let messages = pool.messages(PAGE);
+        let (near, far) = link::tcp().expect("loopback");
+        thread::scope(|scope| {
+            let mut client = Client::start(Arc::new(near), &messages).expect("two threads");
+            client.patience = patience;
+            scope.spawn(|| peer(&far));
+            client.run(&Client::bounded(2, PAGE), 3, 3).expect_err("no reply comes")
+        })
     }
 
-    fn payload(&self) -> u64 {
-        self.pages.iter().map(|page| page.len() as u64).sum()
-    }
-}
-
-impl Queued for Shared {
-    fn bytes(&self) -> u64 {
-        self.payload() + (HEAD + FOOT) as u64
-    }
-}
-
-struct Framing;
-
-impl Framer<Shared> for Framing {
-    type Error = ChainError;
-
-    fn overhead(&self, _: u64) -> u64 {
-        (HEAD + FOOT) as u64
+    #[test]
+    fn a_client_ends_when_its_peer_fails() {
+        let fails = |far: &TcpStream| {
+            Service::broken().receive(far, PAGE, 3, false).expect_err("there is no timer");
+        };
+        assert_ne!(against(fails, link::STALL).kind(), io::ErrorKind::TimedOut);
     }
 
-    fn frame<'m>(&mut self, message: Shared, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
-    where
-        Shared: 'm,
-    {
-        out.put(&message.head);
-        for page in message.pages.iter() {
-            out.push(page.clone());
-        }
-        out.put(&message.foot);
-        out.check()
+    #[test]
+    fn a_client_ends_when_its_peer_is_silent() {
+        let silent = |far: &TcpStream| drop(raw::drain(far, 1 << 40, false));
+        assert_eq!(against(silent, Duration::from_millis(50)).kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -64,31 +64,8 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
         sending.rows.extend(send_rows(bench, &messages)?);
         receiving.rows.extend(receive_rows(bench, &messages)?);
     }
-    for row in &sending.rows {
-        let name = |what: &str| format!("{}: {what}", size(row.size()));
-        let against = |key: &str| row.get(key).map(crate::stats::Spread::inverse);
-        let large = row.size() >= 1 << 20;
-        match row.method() {
-            "write_all_buf" | "FramedWrite" if large => {
-                let what = format!("segchain / {}, CPU", row.method());
-                report.at_most(name(&what), 0.95, against("cpu_ratio"));
-                report.beside(against("limit_cpu_ratio"));
-            }
-            "write_all a page" if large => {
-                let what = format!("segchain / {}, speed", row.method());
-                report.at_least(name(&what), 3.5, against("speed_ratio"));
-                report.beside(against("limit_speed_ratio"));
-            }
-            "write_vectored" | "write_vectored + crc" => {
-                let noise = row.method().replace("write_vectored", "segchain again");
-                let noise = |key: &str| Some(sending.get(&noise, row.size(), key)?.inverse());
-                let what = format!("segchain / {}", row.method());
-                let (speed, cpu) = (against("speed_ratio"), against("cpu_ratio"));
-                report.no_slower_than_noise(name(&format!("{what}, speed")), speed, noise("speed_ratio"));
-                report.no_dearer_than_noise(name(&format!("{what}, CPU")), cpu, noise("cpu_ratio"));
-            }
-            _ => {}
-        }
+    for bytes in bench.sizes(SIZES) {
+        targets(report, &sending, bytes);
     }
     report.charts.push(Chart::over_size(
         "peers",
@@ -99,6 +76,32 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
     ));
     report.sections.extend([sending, receiving]);
     Ok(())
+}
+
+fn targets(report: &mut Report, sending: &Section, bytes: u64) {
+    let name = |what: &str| format!("{}: {what}", size(bytes));
+    let against = |method: &str, key: &str| Some(sending.get(method, bytes, key)?.inverse());
+    if bytes >= 1 << 20 {
+        for method in ["write_all_buf", "FramedWrite"] {
+            let what = format!("segchain / {method}, CPU");
+            report.at_most(name(&what), 0.95, against(method, "cpu_ratio"));
+            report.beside(against(method, "limit_cpu_ratio"));
+        }
+        report.at_least(
+            name("segchain / write_all a page, speed"),
+            3.5,
+            against("write_all a page", "speed_ratio"),
+        );
+        report.beside(against("write_all a page", "limit_speed_ratio"));
+    }
+    for crc in ["", " + crc"] {
+        let (method, noise) = (format!("write_vectored{crc}"), format!("segchain again{crc}"));
+        let what = |of: &str| name(&format!("segchain / {method}, {of}"));
+        let both = |key: &str| (against(&method, key), against(&noise, key));
+        let ((speed, speed_noise), (cpu, cpu_noise)) = (both("speed_ratio"), both("cpu_ratio"));
+        report.no_slower_than_noise(what("speed"), speed, speed_noise);
+        report.no_dearer_than_noise(what("CPU"), cpu, cpu_noise);
+    }
 }
 
 fn send_rows(bench: &Bench, messages: &[Message<'_>]) -> io::Result<Vec<Row>> {
@@ -164,16 +167,18 @@ fn send_rows(bench: &Bench, messages: &[Message<'_>]) -> io::Result<Vec<Row>> {
                 Ok(Counts::default())
             })
         }));
-        contest.methods.extend(methods.into_iter().map(|method| compared(method, "segchain", sealed)));
+        for method in methods {
+            contest.add(compared(method, "segchain", sealed));
+        }
     }
     Ok(contest.run(bench)?.rows())
 }
 
 /// Names the method as one with a checksum, if it is one, and its baselines so too.
-fn compared<'c>(mut method: Method<'c>, baseline: &str, sealed: bool) -> Method<'c> {
+fn compared<'c>(method: Method<'c>, baseline: &str, sealed: bool) -> Method<'c> {
     let name = |name: &str| if sealed { format!("{name} + crc") } else { name.to_string() };
-    method.name = name(&method.name);
-    method.sealed(sealed).against(name(baseline)).limit(name("raw"))
+    let named = name(method.name());
+    method.named(named).sealed(sealed).against(name(baseline)).limit(name("raw"))
 }
 
 fn write_vectored<'r>(
@@ -206,12 +211,7 @@ fn receive_rows(bench: &Bench, messages: &[Message<'_>]) -> io::Result<Vec<Row>>
     let mut contest = Contest::new(format!("peers, receiving {}", size(payload)), Side::Receiver, payload)
         .partner(move |task| {
             let ready = &ready[usize::from(task.sealed)];
-            Box::new(move || {
-                let mut counts = Counts::default();
-                let mut ready = ready.iter().cycle().take(task.messages as usize);
-                ready.try_for_each(|ready| raw::send_ready(near, ready, &mut counts))?;
-                Ok(0)
-            })
+            Box::new(move || raw::feed(near, ready, task.messages))
         })
         .expected(|task| expected(messages, task.messages, task.sealed));
     for sealed in [false, true] {
@@ -241,7 +241,9 @@ fn receive_rows(bench: &Bench, messages: &[Message<'_>]) -> io::Result<Vec<Row>>
             }
             Ok(counts)
         }));
-        contest.methods.extend(methods.into_iter().map(|method| compared(method, "segchain", sealed)));
+        for method in methods {
+            contest.add(compared(method, "segchain", sealed));
+        }
     }
     Ok(contest.run(bench)?.rows())
 }

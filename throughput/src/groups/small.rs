@@ -6,19 +6,18 @@
 //! `LengthDelimitedCodec`.
 
 use std::convert::Infallible;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::TcpStream;
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::StreamExt;
-use segchain::chain::{ChainBuilder, ChainError, Outgoing, SegmentChain};
+use segchain::chain::{ChainBuilder, Outgoing, SegmentChain};
 use segchain::checksum::Crc32c;
-use segchain::framer::{Deframer, Filled, Framer, Step, Targets};
-use segchain::queue::{Queued, SendQueue};
+use segchain::framer::{Deframer, Filled, Step, Targets};
+use segchain::queue::SendQueue;
 use segchain::recv::Receiver;
 use segchain::send::{SendStats, StreamSender};
 use segchain::transport::SocketRef;
@@ -29,11 +28,12 @@ use crate::args::size;
 use crate::bench::Bench;
 use crate::contest::{Contest, Counts, Method};
 use crate::deframe;
-use crate::link;
+use crate::link::{self, or_shut_down};
 use crate::machine::{Side, thread_cpu};
 use crate::ours::counts;
 use crate::pages::{Pool, Sum, crc_by_hand};
 use crate::plot::Chart;
+use crate::queued::{Framing, Shared};
 use crate::raw;
 use crate::report::{Report, Row, Section};
 use crate::tokio_io::Async;
@@ -42,8 +42,8 @@ use crate::tokio_io::Async;
 pub const GROUP: Group = Group {
     name: "small",
     about: "Baseline: one sendmsg of ready iovecs a message. Raw: one sendmsg of ready iovecs for as many messages as \
-            the row's. Batches are segchain's send_batch; producers are threads that push into one SendQueue, all on \
-            the sender's core. Of records received the baseline is tokio-util LengthDelimitedCodec.",
+            the row's. Batches are segchain's send_batch; producers are threads that push into one SendQueue, or \
+            take turns with a mutex, a buffer and a write each, all on the sender's core. Of records received the baseline is tokio-util LengthDelimitedCodec.",
     run,
 };
 
@@ -51,12 +51,15 @@ const A_CALL: &[usize] = &[1, 4, 16, 64, 256];
 /// What the contest counts as one: the longest batch.
 const UNIT: u64 = 256;
 const PRODUCERS: &[u64] = &[1, 2, 4];
+const QUEUE: &str = "queue, producers: 4";
+const MUTEX: &str = "mutex around a blocking writer, producers: 4";
 const RECORD: u64 = 200;
 const PAGE: u64 = 4096;
 const COLUMNS: &[&str] = &[
     "rate",
     "speed_ratio",
     "limit_speed_ratio",
+    "mutex_speed_ratio",
     "cpu_ratio",
     "limit_cpu_ratio",
     "sender_us",
@@ -137,6 +140,12 @@ fn targets(report: &mut Report, section: &Section, body: u64) {
             }
         }
     }
+    if body == PAGE {
+        let name = |what: &str| format!("{}, {QUEUE}: speed / {what}", size(body));
+        report.at_least(name("1 a call"), 3.3, section.get(QUEUE, body, "speed_ratio"));
+        report.beside(section.get("raw, 256 a call", body, "speed_ratio"));
+        report.at_least(name(MUTEX), 2.0, section.get(QUEUE, body, "mutex_speed_ratio"));
+    }
 }
 
 /// One small message.
@@ -176,6 +185,11 @@ impl<'p> Small<'p> {
         batch.iter().flat_map(each).collect()
     }
 
+    fn shared(&self, sealed: bool) -> Shared {
+        let (foot, crc_at) = if sealed { (&[0; 4][..], Some(0)) } else { (&[][..], None) };
+        Shared::new(&self.head, [self.body], foot, crc_at)
+    }
+
     fn put<'m>(&'m self, out: &mut ChainBuilder<'m>, sealed: bool) {
         out.put(&self.head);
         let body = out.push_borrowed(self.body);
@@ -192,7 +206,7 @@ fn send_rows<'m>(bench: &Bench, messages: &'m [Small<'m>], sealed: bool) -> io::
     let body = messages[0].body.len() as u64;
     let crc = if sealed { " + crc" } else { "" };
     let raw_name = |batch: usize| format!("raw, {batch} a call{crc}");
-    let shared: Vec<Shared> = messages.iter().map(|small| Shared::of(small, sealed)).collect();
+    let shared: Vec<Shared> = messages.iter().map(|small| small.shared(sealed)).collect();
     let ready: Vec<Vec<Vec<IoSlice<'m>>>> = A_CALL
         .iter()
         .map(|&batch| messages.chunks(batch).map(|batch| Small::ready(batch, sealed)).collect())
@@ -219,17 +233,25 @@ fn send_rows<'m>(bench: &Bench, messages: &'m [Small<'m>], sealed: bool) -> io::
         });
         contest.add(method.limit(raw_name(batch)));
     }
-    for &producers in PRODUCERS {
+    for &threads in PRODUCERS {
         let (near, shared) = (&near, &shared);
-        contest.add(Method::new(format!("queue, producers: {producers}{crc}"), move |count, sum| {
-            // Only one after the other do they send in an order that can be foretold.
-            queued(near, shared, count, producers, sum.is_some())
+        contest.add(Method::new(format!("queue, producers: {threads}{crc}"), move |count, sum| {
+            queued(near, shared, count, Producers { threads, one_by_one: sum.is_some() })
         }));
     }
-    let methods = std::mem::take(&mut contest.methods).into_iter();
-    contest.methods =
-        methods.map(|method| method.sealed(sealed).against(raw_name(1)).messages_of(body, UNIT)).collect();
-    Ok(contest.run(bench)?.rows())
+    contest.add(Method::new(format!("{MUTEX}{crc}"), move |count, sum| {
+        locked(socket, messages, count, sealed, Producers { threads: 4, one_by_one: sum.is_some() })
+    }));
+    contest.each(|method| method.sealed(sealed).against(raw_name(1)).messages_of(body, UNIT));
+    let outcome = contest.run(bench)?;
+    let rows = outcome.rows().into_iter().map(|mut row| {
+        if row.method().starts_with("queue") {
+            let ratio = outcome.speed_ratio(row.method(), &format!("{MUTEX}{crc}"));
+            row.set("mutex_speed_ratio", ratio);
+        }
+        row
+    });
+    Ok(rows.collect())
 }
 
 fn digest(messages: &[Small<'_>], count: u64, sealed: bool) -> u64 {
@@ -294,85 +316,87 @@ impl<'m, 's> Batches<'m, 's> {
     }
 }
 
-/// A small message that can wait in a queue.
-#[derive(Clone)]
-struct Shared {
-    head: Bytes,
-    body: Bytes,
-    sealed: bool,
-}
-
-impl Shared {
-    fn of(small: &Small<'_>, sealed: bool) -> Self {
-        let (head, body) = (Bytes::from(small.head.clone()), Bytes::copy_from_slice(small.body));
-        Self { head, body, sealed }
-    }
-}
-
-impl Queued for Shared {
-    fn bytes(&self) -> u64 {
-        (self.head.len() + self.body.len() + 4) as u64
-    }
-}
-
-struct Framing;
-
-impl Framer<Shared> for Framing {
-    type Error = ChainError;
-
-    fn overhead(&self, _: u64) -> u64 {
-        4
-    }
-
-    fn frame<'m>(&mut self, message: Shared, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
-    where
-        Shared: 'm,
-    {
-        out.put(&message.head);
-        let body = out.push(message.body);
-        if message.sealed {
-            let crc = out.put(&[0; 4]);
-            out.slot(body..crc, Crc32c::raw(0), crc);
-        }
-        out.check()
-    }
-}
-
 /// Threads that push into one queue; each flushes if no other does.
 fn queued(
     socket: &Arc<TcpStream>,
     messages: &[Shared],
     count: u64,
-    producers: u64,
-    one_by_one: bool,
+    producers: Producers,
 ) -> io::Result<Counts> {
     let queue = SendQueue::new(Framing, SocketRef::new(socket.clone()));
-    let share = (count / producers) as usize;
-    let cpu = thread::scope(|scope| {
-        let mut threads = Vec::new();
-        let mut cpu = Duration::ZERO;
-        for producer in 0..producers as usize {
-            let queue = queue.clone();
-            let thread = scope.spawn(move || {
-                for message in messages.iter().cycle().skip(producer * share % messages.len()).take(share) {
-                    drop(queue.push(message.clone()).map_err(|_| io::ErrorKind::BrokenPipe)?);
-                }
-                Ok::<_, io::Error>(thread_cpu())
-            });
-            if one_by_one {
-                cpu += thread.join().map_err(|_| io::Error::other("a producer panicked"))??;
-            } else {
-                threads.push(thread);
-            }
-        }
-        for thread in threads {
-            cpu += thread.join().map_err(|_| io::Error::other("a producer panicked"))??;
-        }
-        Ok::<_, io::Error>(cpu)
+    let cpu = producers.run(count, messages.len(), |at| {
+        drop(queue.push(messages[at].clone())?);
+        Ok(())
     })?;
     queue.close();
     queue.run()?;
     Ok(Counts { cpu, ..counts(SendStats::default(), queue.stats()) })
+}
+
+/// Threads that write into one socket behind a mutex: each copies its message into the one buffer and writes it, while it
+/// has the lock.
+fn locked(
+    socket: &TcpStream,
+    messages: &[Small<'_>],
+    count: u64,
+    sealed: bool,
+    producers: Producers,
+) -> io::Result<Counts> {
+    let writer = Mutex::new((socket, Vec::new()));
+    let cpu = producers.run(count, messages.len(), |at| {
+        let small = &messages[at];
+        let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (socket, buffer) = &mut *writer;
+        buffer.clear();
+        buffer.extend_from_slice(&small.head);
+        buffer.extend_from_slice(small.body);
+        if sealed {
+            buffer.extend_from_slice(&crc_by_hand(&[small.body]).to_le_bytes());
+        }
+        socket.write_all(buffer)
+    })?;
+    let copied = count * messages[0].body.len() as u64;
+    Ok(Counts { calls: count, slices: count, copied, cpu, ..Counts::default() })
+}
+
+/// Threads, each of which sends its share of the messages.
+#[derive(Clone, Copy)]
+struct Producers {
+    threads: u64,
+    /// Only one after the other do they send in an order that can be foretold.
+    one_by_one: bool,
+}
+
+impl Producers {
+    /// Sends `count` of `len` messages, given by their place; the CPU time of the threads.
+    fn run(
+        self,
+        count: u64,
+        len: usize,
+        send: impl Fn(usize) -> io::Result<()> + Sync,
+    ) -> io::Result<Duration> {
+        let (share, send) = ((count / self.threads) as usize, &send);
+        thread::scope(|scope| {
+            let mut threads = Vec::new();
+            let mut cpu = Duration::ZERO;
+            for producer in 0..self.threads as usize {
+                let thread = scope.spawn(move || {
+                    (0..len).cycle().skip(producer * share % len).take(share).try_for_each(send)?;
+                    Ok(thread_cpu())
+                });
+                if self.one_by_one {
+                    cpu += end(thread)?;
+                } else {
+                    threads.push(thread);
+                }
+            }
+            threads.into_iter().try_fold(cpu, |cpu, thread| Ok(cpu + end(thread)?))
+        })
+    }
+}
+
+fn end(thread: ScopedJoinHandle<'_, io::Result<Duration>>) -> io::Result<Duration> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a producer panicked")))
 }
 
 fn receive_rows(bench: &Bench) -> io::Result<Vec<Row>> {
@@ -425,9 +449,7 @@ fn receive_rows(bench: &Bench) -> io::Result<Vec<Row>> {
         }
         Ok(counts)
     }));
-    let methods = std::mem::take(&mut contest.methods).into_iter();
-    contest.methods =
-        methods.map(|method| method.against(CODEC).limit(LARGE).messages_of(RECORD, UNIT)).collect();
+    contest.each(|method| method.against(CODEC).limit(LARGE).messages_of(RECORD, UNIT));
     Ok(contest.run(bench)?.rows())
 }
 
@@ -439,7 +461,7 @@ fn send_stream(socket: &TcpStream, stream: &[u8], mut left: u64) -> io::Result<u
         if n == 0 {
             break;
         }
-        raw::send_ready(socket, &[IoSlice::new(&chunk[..n as usize])], &mut counts)?;
+        or_shut_down(socket, raw::send_ready(socket, &[IoSlice::new(&chunk[..n as usize])], &mut counts))?;
         left -= n;
     }
     Ok(0)
