@@ -9,6 +9,7 @@ use std::convert::Infallible;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::TcpStream;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
@@ -359,7 +360,7 @@ fn locked(
     Ok(Counts { calls: count, slices: count, copied, cpu, ..Counts::default() })
 }
 
-/// Threads, each of which sends its share of the messages.
+/// Threads that send, each the next message that nobody has: all of them are at it until the last one has left.
 #[derive(Clone, Copy)]
 struct Producers {
     threads: u64,
@@ -375,13 +376,16 @@ impl Producers {
         len: usize,
         send: impl Fn(usize) -> io::Result<()> + Sync,
     ) -> io::Result<Duration> {
-        let (share, send) = ((count / self.threads) as usize, &send);
+        let (next, send) = (&AtomicU64::new(0), &send);
+        let next = move || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < count);
         thread::scope(|scope| {
             let mut threads = Vec::new();
             let mut cpu = Duration::ZERO;
-            for producer in 0..self.threads as usize {
+            for _ in 0..self.threads {
                 let thread = scope.spawn(move || {
-                    (0..len).cycle().skip(producer * share % len).take(share).try_for_each(send)?;
+                    while let Some(number) = next() {
+                        send(number as usize % len)?;
+                    }
                     Ok(thread_cpu())
                 });
                 if self.one_by_one {
