@@ -30,6 +30,8 @@ pub(super) struct State<M> {
     pub(super) tickets: Tickets,
     /// Why the last flusher stopped, until the transport is ready again.
     pub(super) blocked: Option<Blocked>,
+    /// Whether somebody came to flush, as one does when the transport is ready, since the flusher's call began.
+    pub(super) ready: bool,
     /// Since when the transport has taken nothing of what it was offered.
     pub(super) stalled: Option<Instant>,
     /// How long to wait next if the system is short of memory.
@@ -147,6 +149,7 @@ impl<M> Core<M> {
             batch: Some(Batch::default()),
             tickets: Tickets::default(),
             blocked: None,
+            ready: false,
             stalled: None,
             backoff: Backoff::new(),
             polling: false,

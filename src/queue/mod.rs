@@ -185,7 +185,11 @@ where
         if let Some(death) = &state.dead {
             return Err(death.clone());
         }
-        let Some(batch) = state.take_batch() else { return Ok(Flushed::Busy) };
+        let Some(batch) = state.take_batch() else {
+            // Readiness may be told only once (epoll(7), edge triggered): whoever is there has to try again.
+            state.ready = !planted("readiness is lost");
+            return Ok(Flushed::Busy);
+        };
         self.shared.turn(state, batch, AtTheEnd::Leave)
     }
 

@@ -195,6 +195,7 @@ impl<M> Ticket<M> {
                 return Revocation::Waiting(message);
             }
             if let Some(batch) = state.batch.take() {
+                state.ready = false;
                 drop(state);
                 Taken { core: &self.core, batch, half_done: false, revoked: None }.revoke(&self.fate);
                 state = self.core.lock();
@@ -243,7 +244,10 @@ impl<M> Drop for Taken<'_, M> {
         state.fail(&mut batch, &mut later);
         state.batch = Some(batch);
         state.forget_stall_if_idle();
-        // Others may have come for it.
+        // Others may have come for it, to flush.
+        if state.ready {
+            state.blocked = None;
+        }
         later.wake_threads();
         if !planted("who revokes tells no task") {
             later.wake(state.work.take());

@@ -103,6 +103,7 @@ where
                 }
                 return Ok(self.park(state, later, Flushed::Idle));
             }
+            state.ready = false;
             shared.core.unlock(state, &mut later);
 
             let gap = engine.frame(batch);
@@ -137,6 +138,7 @@ where
             }
             match progress {
                 Err(error) => state.die(error, &mut later),
+                Ok(Some(Progress::Blocked(_))) if state.ready => {}
                 Ok(Some(Progress::Blocked(reason))) => {
                     state.stalled.get_or_insert_with(Instant::now);
                     shared.end_if_stalled(&mut state, &mut later);

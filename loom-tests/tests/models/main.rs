@@ -45,6 +45,7 @@ models! {
     queue::close_refuses_whoever_waits_for_room: None, sees [], catches ["close refuses no task"];
     queue::control_against_bulk: None, sees ["before", "between", "after"], catches ["a message goes inside another"];
     queue::a_task_is_told_of_a_block: Three, sees [], catches ["a task is not told of a block"];
+    queue::readiness_races_with_a_block: None, sees ["busy"], catches ["readiness is lost"];
     queue::a_tickets_waker_is_replaced_while_parked: None, sees ["replaced"], catches ["old waker is kept"];
     revoke::of_a_waiting_message: None, sees ["waiting", "sent"],
         catches ["a revoked message keeps its place"];

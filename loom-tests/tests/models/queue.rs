@@ -486,6 +486,22 @@ pub(crate) fn a_task_is_told_of_a_block(_: &Seen) {
     opener.join().expect("an opener");
 }
 
+/// The wire is ready while the flusher comes back from a call that found it full, and that is told only once.
+pub(crate) fn readiness_races_with_a_block(seen: &Seen) {
+    let queue = left_to_others(Wire::new().full_after(3));
+    let ticket = push(&queue, Message(1, 1));
+    let flusher = thread::spawn({
+        let queue = queue.clone();
+        move || queue.flush()
+    });
+    queue.transport().open();
+    if queue.flush() == Ok(Flushed::Busy) {
+        seen.note("busy");
+    }
+    let _ = flusher.join().expect("a flusher").expect("a live stream");
+    assert_eq!(ticket.result(), Some(Ok(())));
+}
+
 /// A ticket is polled by one task, then by another: the second one is woken.
 pub(crate) fn a_tickets_waker_is_replaced_while_parked(seen: &Seen) {
     let queue = left_to_others(Wire::new());
