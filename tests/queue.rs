@@ -927,6 +927,26 @@ fn what_is_held_back_when_a_turn_ends_and_the_rest_is_revoked_is_work_for_the_ne
     assert_eq!((state.pushed_out, state.calls.len()), (1, 1));
 }
 
+#[test]
+fn a_push_beside_a_flusher_wakes_nobody_for_the_flusher_finds_the_message() {
+    within(|| {
+        let queue = queue([Step::Hold]);
+        let flusher = thread::spawn({
+            let queue = queue.clone();
+            move || drop(put(&queue, message(10)))
+        });
+        queue.transport().until_held();
+        let (woken, waker) = Woken::new();
+        assert!(queue.poll_work(&mut Context::from_waker(&waker)).is_pending());
+        let tickets = [11, 12].map(|len| put(&queue, message(len)));
+        assert_eq!(woken.count(), 0);
+        queue.transport().open_gate();
+        flusher.join().expect("no panic");
+        assert!(tickets.iter().all(|ticket| ticket.result() == Some(Ok(()))));
+        assert_eq!((woken.count(), queue.transport().calls().len()), (0, 2));
+    });
+}
+
 /// Pushes when it is woken, in whatever thread that is.
 struct Pushes(Mutex<Vec<(Queue, usize)>>);
 

@@ -285,8 +285,11 @@ where
         }
         let take_over = flush && state.over_budget;
         let mut later = Later::default();
-        later.wake_threads();
-        later.wake(state.work.take());
+        // Who has the batch finds the message there; nobody else need be told.
+        if state.batch.is_some() {
+            later.wake_threads();
+            later.wake(state.work.take());
+        }
         core.unlock(state, &mut later);
         if take_over {
             self.shared.take_over();
