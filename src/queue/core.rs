@@ -19,7 +19,7 @@ pub(super) struct Core<M> {
     pub(super) changed: Condvar,
 }
 
-#[allow(clippy::struct_excessive_bools)] // four independent facts
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, none of which follows from the others")]
 pub(super) struct State<M> {
     pub(super) bulk: Line<M>,
     pub(super) control: Line<M>,

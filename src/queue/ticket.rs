@@ -69,9 +69,9 @@ struct Told {
 /// The fates of one queue's tickets. A fate whose ticket is told and let go is used again: no message makes an allocation.
 #[derive(Default)]
 pub(super) struct Tickets {
-    /// Cells that are not told yet.
+    /// How many are not told yet.
     open: usize,
-    /// Cells that are told, in that order. Holders may still look at them.
+    /// Those that are told, in that order. Holders may still look at them.
     told: VecDeque<Arc<Fate>>,
 }
 
