@@ -1,5 +1,6 @@
 //! A sealed chain as a `bytes::Buf`, for hyper, tokio and whoever else takes one.
 
+use std::fmt;
 use std::io::IoSlice;
 
 use bytes::Buf;
@@ -7,15 +8,16 @@ use bytes::Buf;
 use super::segment::Segments;
 
 /// The bytes of a [`SealedChain`](super::SealedChain) from a position on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ChainBuf<'s> {
     segments: &'s Segments<'s>,
+    arena: &'s [u8],
     position: u64,
 }
 
 impl<'s> ChainBuf<'s> {
-    pub(super) fn new(segments: &'s Segments<'s>, from: u64) -> Self {
-        Self { segments, position: from.min(segments.len()) }
+    pub(super) fn new(segments: &'s Segments<'s>, arena: &'s [u8], from: u64) -> Self {
+        Self { segments, arena, position: from.min(segments.len()) }
     }
 
     /// Bytes from the chain's start.
@@ -31,7 +33,7 @@ impl Buf for ChainBuf<'_> {
     }
 
     fn chunk(&self) -> &[u8] {
-        self.segments.chunk(self.position)
+        self.segments.chunk(self.arena, self.position)
     }
 
     /// As `Buf` asks, panics if `count` is more than what is left.
@@ -44,7 +46,7 @@ impl Buf for ChainBuf<'_> {
         let mut at = self.position;
         let mut filled = 0;
         for slice in out {
-            let chunk = self.segments.chunk(at);
+            let chunk = self.segments.chunk(self.arena, at);
             if chunk.is_empty() {
                 break;
             }
@@ -53,5 +55,15 @@ impl Buf for ChainBuf<'_> {
             filled += 1;
         }
         filled
+    }
+}
+
+/// Shape only: lengths and counts, never payload.
+impl fmt::Debug for ChainBuf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChainBuf")
+            .field("segments", self.segments)
+            .field("position", &self.position)
+            .finish_non_exhaustive()
     }
 }

@@ -35,28 +35,30 @@ pub struct ChainBuilder<'b> {
     segments: Segments<'b>,
     fragments: Option<Fragments<'b>>,
     copy_below: usize,
+    copied: u64,
     notes: Box<Notes>,
 }
 
-/// What a chain has besides its bytes. Boxed, so that a chain is cheap to move.
+/// What a chain has besides its segments. Boxed, so that a chain is cheap to move.
 #[derive(Clone, Default)]
 pub(super) struct Notes {
+    /// The scratch bytes.
+    pub(super) arena: Vec<u8>,
     pub(super) slots: Slots,
     pub(super) abort: AbortRule,
     /// From the first payload byte to the end of the last one: what lies outside is header and trailer.
     pub(super) payload: Range<u64>,
-    pub(super) copied: u64,
     /// The first mistake of whoever builds.
     pub(super) error: Option<ChainError>,
 }
 
 impl Notes {
     #[inline]
-    pub(super) fn recycle(mut self: Box<Self>) -> Box<Self> {
-        self.slots.recycle();
+    pub(super) fn clear(&mut self) {
+        self.arena.clear();
+        self.slots.clear();
         self.abort = AbortRule::CloseStream;
-        (self.copied, self.error) = (0, None);
-        self
+        self.error = None;
     }
 }
 
@@ -156,12 +158,15 @@ impl<'b> ChainBuilder<'b> {
     /// An empty builder, with room for 16 segments and 192 scratch bytes. [`SegmentChain::recycle`] gives one that has the
     /// memory of an earlier message, and makes no allocation at all.
     pub fn new() -> Self {
-        Self::from_memory(Segments::with_room(), Box::default())
+        // Most small messages have less: the headers and the footer of a Ceph v1 message are 75 bytes.
+        let notes = Notes { arena: Vec::with_capacity(192), ..Notes::default() };
+        Self::from_memory(Segments::with_room(), Box::new(notes))
     }
 
     #[inline]
     pub(super) fn from_memory(segments: Segments<'b>, notes: Box<Notes>) -> Self {
-        Self { id: next_id(), len: 0, segments, fragments: None, copy_below: Self::COPY_BELOW, notes }
+        let copy_below = Self::COPY_BELOW;
+        Self { id: next_id(), len: 0, segments, fragments: None, copy_below, copied: 0, notes }
     }
 
     /// Bytes so far, a fragment marker at the start included.
@@ -192,7 +197,9 @@ impl<'b> ChainBuilder<'b> {
     pub fn put(&mut self, bytes: &[u8]) -> Mark {
         let start = self.len;
         if !bytes.is_empty() && self.grow(bytes.len() as u64) {
-            self.segments.put(bytes, self.len);
+            let offset = self.notes.arena.len();
+            self.notes.arena.extend_from_slice(bytes);
+            self.segments.put(offset, self.len);
         }
         self.mark(start, bytes.len() as u64)
     }
@@ -235,23 +242,19 @@ impl<'b> ChainBuilder<'b> {
     /// Pushes shared bytes; nothing is copied unless they are below the copy threshold.
     #[inline]
     pub fn push(&mut self, bytes: Bytes) -> Mark {
-        let start = self.len;
-        let len = bytes.len() as u64;
-        if len > 0 && !self.copied(&bytes) && self.grow(len) {
-            self.segments.push_ending(self.len, Source::Shared(bytes));
+        if self.is_to_be_copied(&bytes) {
+            return self.copy(&bytes);
         }
-        self.mark(start, len)
+        self.add(bytes.len() as u64, Source::Shared(bytes))
     }
 
     /// Pushes bytes that the caller keeps; nothing is copied unless they are below the copy threshold.
     #[inline]
     pub fn push_borrowed(&mut self, bytes: &'b [u8]) -> Mark {
-        let start = self.len;
-        let len = bytes.len() as u64;
-        if len > 0 && !self.copied(bytes) && self.grow(len) {
-            self.segments.push_ending(self.len, Source::Borrowed(bytes));
+        if self.is_to_be_copied(bytes) {
+            return self.copy(bytes);
         }
-        self.mark(start, len)
+        self.add(bytes.len() as u64, Source::Borrowed(bytes))
     }
 
     /// Pushes all that is left in `buf`. `Bytes` inside are shared, not copied; other buffers copy as they see fit.
@@ -271,11 +274,7 @@ impl<'b> ChainBuilder<'b> {
 
     /// Pushes `len` zero bytes, all of them slices of one shared zero page.
     pub fn push_zeros(&mut self, len: u64) -> Mark {
-        let start = self.len;
-        if self.grow(len) {
-            self.segments.push(len, Source::Zeros);
-        }
-        self.mark(start, len)
+        self.add(len, Source::Zeros)
     }
 
     /// Adds zero bytes until the length since `since` began is a multiple of `multiple`.
@@ -304,7 +303,7 @@ impl<'b> ChainBuilder<'b> {
             });
         }
         if let Some(offset) = self.scratch(at) {
-            self.segments.arena[offset..offset + bytes.len()].copy_from_slice(bytes);
+            self.notes.arena[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
     }
 
@@ -387,8 +386,9 @@ impl<'b> ChainBuilder<'b> {
             self.fail(ChainError::Zero);
         } else {
             // The first marker's place, so that one fragment needs no change of the segments.
-            self.segments.put_marker(&[0; N]);
+            self.notes.arena.extend_from_slice(&[0; N]);
             self.len = N as u64;
+            self.segments.push(self.len, Source::Marker(0));
             let marker = Box::new(move |f, out: &mut Vec<u8>| out.extend_from_slice(&marker(f)));
             self.fragments = Some(Fragments { max, width: N as u64, marker });
         }
@@ -412,20 +412,22 @@ impl<'b> ChainBuilder<'b> {
     /// [`ChainError::TooLong`].
     pub fn finish(mut self) -> Result<SegmentChain<'b>, ChainError> {
         self.check()?;
-        self.apply_fragments()?;
+        if let Some(fragments) = self.fragments.take() {
+            self.apply(fragments)?;
+        }
         self.notes.slots.order()?;
         self.notes.payload = self.segments.payload();
         let sealed = if self.notes.slots.all_done() { self.segments.len() } else { 0 };
-        Ok(SegmentChain { segments: self.segments, notes: self.notes, sealed })
+        Ok(SegmentChain::new(self.segments, self.notes, sealed, self.copied))
     }
 
-    fn apply_fragments(&mut self) -> Result<(), ChainError> {
-        let Some(Fragments { max, width, mut marker }) = self.fragments.take() else { return Ok(()) };
+    fn apply(&mut self, fragments: Fragments<'b>) -> Result<(), ChainError> {
+        let Fragments { max, width, mut marker } = fragments;
         let body = self.len - width;
         if body <= max {
             let mut bytes = Vec::with_capacity(width as usize);
             marker(Fragment { index: 0, len: body, last: true }, &mut bytes);
-            self.segments.arena[..bytes.len()].copy_from_slice(&bytes);
+            self.notes.arena[..bytes.len()].copy_from_slice(&bytes);
             return Ok(());
         }
         if body.div_ceil(max) > Self::MAX_FRAGMENTS {
@@ -433,7 +435,7 @@ impl<'b> ChainBuilder<'b> {
         }
         let markers = body.div_ceil(max).saturating_mul(width);
         checked_len(body, markers)?;
-        self.segments.fragment(width, max, marker);
+        self.segments.fragment(&mut self.notes.arena, width, max, marker);
         // A position moves behind the marker of its own fragment, the end of a cover only behind those before it.
         let start = |position: u64| position + (position.max(width) - width) / max * width;
         let end = |position: u64| if position <= width { position } else { start(position - 1) + 1 };
@@ -473,15 +475,28 @@ impl<'b> ChainBuilder<'b> {
         false
     }
 
-    /// Copies a piece that is below the threshold and follows scratch bytes.
+    /// Adds a segment; an empty one is left out, so that no later step meets one.
     #[inline]
-    fn copied(&mut self, bytes: &[u8]) -> bool {
-        let copy = bytes.len() < self.copy_below && self.segments.ends_in_scratch();
-        if copy {
-            self.put(bytes);
-            self.notes.copied += bytes.len() as u64;
+    fn add(&mut self, len: u64, source: Source<'b>) -> Mark {
+        let start = self.len;
+        if len > 0 && self.grow(len) {
+            self.segments.push_ending(self.len, source);
         }
-        copy
+        self.mark(start, len)
+    }
+
+    /// Whether a pushed piece is below the threshold and follows scratch bytes.
+    #[inline]
+    fn is_to_be_copied(&self, bytes: &[u8]) -> bool {
+        bytes.len() < self.copy_below && self.segments.ends_in_scratch()
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> Mark {
+        let mark = self.put(bytes);
+        if self.notes.error.is_none() {
+            self.copied += bytes.len() as u64;
+        }
+        mark
     }
 
     /// Whether a mark is good here; keeps the mistake if not.

@@ -61,8 +61,12 @@ use self::segment::Segments;
 pub struct SegmentChain<'b> {
     segments: Segments<'b>,
     notes: Box<Notes>,
+    /// Here as well as at the segments' end: whoever handles many messages asks for it again and again, and that memory is
+    /// out of the cache when the kernel has copied their pages.
+    len: u64,
     /// Every byte before this position is final.
     sealed: u64,
+    copied: u64,
 }
 
 /// What one [`gather`](SegmentChain::gather) call appended.
@@ -76,10 +80,14 @@ pub struct Gathered {
 }
 
 impl<'b> SegmentChain<'b> {
+    fn new(segments: Segments<'b>, notes: Box<Notes>, sealed: u64, copied: u64) -> Self {
+        Self { len: segments.len(), segments, notes, sealed, copied }
+    }
+
     /// Length in bytes, everything included.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.segments.len()
+        self.len
     }
 
     /// Whether the chain holds no bytes at all. Sending it makes no call.
@@ -97,7 +105,7 @@ impl<'b> SegmentChain<'b> {
     /// [`into_owned`](SegmentChain::into_owned).
     #[inline]
     pub fn copied(&self) -> u64 {
-        self.notes.copied
+        self.copied
     }
 
     /// Bytes read for checksums so far.
@@ -115,7 +123,8 @@ impl<'b> SegmentChain<'b> {
     pub fn seal_through(&mut self, position: u64) {
         let to = position.min(self.len());
         if to > self.sealed {
-            self.notes.slots.seal_through(&mut self.segments, to);
+            let Notes { arena, slots, .. } = &mut *self.notes;
+            slots.seal_through(&self.segments, arena, to);
             self.sealed = if self.notes.slots.all_done() { self.len() } else { to };
         }
     }
@@ -141,7 +150,7 @@ impl<'b> SegmentChain<'b> {
     ) -> Gathered {
         let to = self.sealed.min(from.saturating_add(max_bytes));
         let before = out.len();
-        let gathered = self.segments.gather(from, to, max_slices, out);
+        let gathered = self.segments.gather(&self.notes.arena, from, to, max_slices, out);
         let end = from + gathered.bytes;
         if gathered.bytes > 0
             && end < self.len()
@@ -149,7 +158,7 @@ impl<'b> SegmentChain<'b> {
             && let Some(earlier) = self.cut_before_trailer(from)
         {
             out.truncate(before);
-            return self.segments.gather(from, earlier, max_slices, out);
+            return self.segments.gather(&self.notes.arena, from, earlier, max_slices, out);
         }
         gathered
     }
@@ -168,16 +177,16 @@ impl<'b> SegmentChain<'b> {
 
     /// Gives the memory back for the next message, whatever its lifetime.
     #[must_use]
-    pub fn recycle<'n>(self) -> ChainBuilder<'n> {
-        ChainBuilder::from_memory(self.segments.recycle(), self.notes.recycle())
+    pub fn recycle<'n>(mut self) -> ChainBuilder<'n> {
+        self.notes.clear();
+        ChainBuilder::from_memory(self.segments.recycle(), self.notes)
     }
 
     /// Copies what is borrowed, so that the chain may outlive its pages.
     #[must_use]
-    pub fn into_owned(mut self) -> SegmentChain<'static> {
+    pub fn into_owned(self) -> SegmentChain<'static> {
         let (segments, copied) = self.segments.into_owned();
-        self.notes.copied += copied;
-        SegmentChain { segments, notes: self.notes, sealed: self.sealed }
+        SegmentChain::new(segments, self.notes, self.sealed, self.copied + copied)
     }
 }
 
@@ -246,16 +255,16 @@ impl<'b> SealedChain<'b> {
 
     /// The bytes from position `from` on as a [`bytes::Buf`], vectored.
     pub fn buf(&self, from: u64) -> ChainBuf<'_> {
-        ChainBuf::new(&self.0.segments, from)
+        ChainBuf::new(&self.0.segments, &self.0.notes.arena, from)
     }
 
     /// The bytes before `position` and the rest, as two chains; nothing is copied but the scratch bytes. Positions past
     /// the end mean the end. Neither half can be aborted on the wire any more.
     #[must_use]
     pub fn split(self, position: u64) -> (Self, Self) {
-        let copied = self.0.notes.copied;
-        let (head, tail) = self.0.segments.split(position);
-        (Self::from_segments(head, copied), Self::from_segments(tail, 0))
+        let SegmentChain { segments, notes, copied, .. } = self.0;
+        let (head, tail) = segments.split(position);
+        (Self::from_segments(head, notes.arena.clone(), copied), Self::from_segments(tail, notes.arena, 0))
     }
 
     /// Both chains as one. It cannot be aborted on the wire any more.
@@ -263,9 +272,11 @@ impl<'b> SealedChain<'b> {
     /// # Errors
     /// [`ChainError::TooLong`] if the sum passes 2^63.
     pub fn append(self, other: Self) -> Result<Self, ChainError> {
-        let copied = self.0.notes.copied + other.0.notes.copied;
-        let segments = self.0.segments.append(other.0.segments)?;
-        Ok(Self::from_segments(segments, copied))
+        let copied = self.0.copied + other.0.copied;
+        let mut arena = self.0.notes.arena;
+        let segments = self.0.segments.append(other.0.segments, arena.len())?;
+        arena.extend_from_slice(&other.0.notes.arena);
+        Ok(Self::from_segments(segments, arena, copied))
     }
 
     /// Copies what is borrowed, so that the chain may outlive its pages.
@@ -274,9 +285,10 @@ impl<'b> SealedChain<'b> {
         SealedChain(self.0.into_owned())
     }
 
-    fn from_segments(segments: Segments<'b>, copied: u64) -> Self {
-        let notes = Notes { payload: segments.payload(), copied, ..Notes::default() };
-        Self(SegmentChain { sealed: segments.len(), segments, notes: Box::new(notes) })
+    fn from_segments(segments: Segments<'b>, arena: Vec<u8>, copied: u64) -> Self {
+        let notes = Notes { arena, payload: segments.payload(), ..Notes::default() };
+        let sealed = segments.len();
+        Self(SegmentChain::new(segments, Box::new(notes), sealed, copied))
     }
 }
 

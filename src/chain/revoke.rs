@@ -108,11 +108,12 @@ impl SegmentChain<'_> {
     fn rest(&self, sent: u64) -> Rest {
         match &self.notes.abort {
             AbortRule::Patch(mark) if mark.position >= sent => {
-                let mut segments = self.segments.without_payload();
-                segments.arena[mark.scratch..mark.scratch + mark.bytes.len()].copy_from_slice(&mark.bytes);
-                let mut notes = self.notes_of_rest(0);
-                match notes.slots.replace(&self.segments, &mut segments, sent) {
-                    Ok(()) => Rest::Aborted(SegmentChain { segments, notes, sealed: self.sealed }),
+                let segments = self.segments.without_payload();
+                let mut notes = self.notes_of_rest();
+                let Notes { arena, slots, .. } = &mut *notes;
+                arena[mark.scratch..mark.scratch + mark.bytes.len()].copy_from_slice(&mark.bytes);
+                match slots.replace((&self.segments, &self.notes.arena), (&segments, arena), sent) {
+                    Ok(()) => Rest::Aborted(SegmentChain::new(segments, notes, self.sealed, 0)),
                     Err(_) => Rest::None,
                 }
             }
@@ -129,12 +130,12 @@ impl SegmentChain<'_> {
     /// The rest as it is, copied.
     fn finished(&self, sent: u64) -> Rest {
         let (segments, copied) = self.segments.copied_from(sent);
-        Rest::Finished(SegmentChain { segments, notes: self.notes_of_rest(copied), sealed: self.sealed })
+        Rest::Finished(SegmentChain::new(segments, self.notes_of_rest(), self.sealed, copied))
     }
 
-    fn notes_of_rest(&self, copied: u64) -> Box<Notes> {
+    fn notes_of_rest(&self) -> Box<Notes> {
         let mut notes = self.notes.clone();
-        (notes.abort, notes.copied) = (AbortRule::Finish, copied);
+        notes.abort = AbortRule::Finish;
         notes
     }
 }

@@ -76,7 +76,7 @@ impl Slots {
     }
 
     #[inline]
-    pub(super) fn recycle(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.list.clear();
         (self.eager, self.done, self.frontier, self.digested) = (0, 0, 0, 0);
     }
@@ -92,6 +92,13 @@ impl Slots {
     /// Sorts, and finds slots that depend on themselves.
     #[inline]
     pub(super) fn order(&mut self) -> Result<(), ChainError> {
+        if self.list.is_empty() {
+            return Ok(());
+        }
+        self.order_some()
+    }
+
+    fn order_some(&mut self) -> Result<(), ChainError> {
         if !self.list.iter().any(Slot::leads) {
             // A trailing slot is covered only by slots that end later.
             if !self.list.is_sorted_by_key(|slot| slot.end) {
@@ -144,25 +151,25 @@ impl Slots {
     }
 
     /// Makes every slot before `to` final.
-    pub(super) fn seal_through(&mut self, segments: &mut Segments<'_>, to: u64) {
+    pub(super) fn seal_through(&mut self, segments: &Segments<'_>, arena: &mut [u8], to: u64) {
         while self.done < self.eager {
             let Slot { start, end, .. } = self.list[self.done];
-            self.digested += digest(&mut self.list[self.done].digest, segments, start, end);
-            self.write_next(segments);
+            self.digested += digest(&mut self.list[self.done].digest, (segments, arena), start, end);
+            self.write_next(arena);
         }
         loop {
             while self.list.get(self.done).is_some_and(|slot| slot.end <= self.frontier) {
-                self.write_next(segments);
+                self.write_next(arena);
             }
             if self.frontier >= to || self.all_done() {
                 return;
             }
-            self.advance(segments, to);
+            self.advance((segments, arena), to);
         }
     }
 
     /// Digests up to the next border of a cover, at most to `to`.
-    fn advance(&mut self, segments: &Segments<'_>, to: u64) {
+    fn advance(&mut self, bytes: Content<'_>, to: u64) {
         let from = self.frontier;
         let open = &mut self.list[self.done..];
         let mut border = to;
@@ -179,7 +186,7 @@ impl Slots {
         let covering_slots = open.iter_mut().filter(|slot| slot.start <= from && slot.end > from);
         if covering == 1 {
             for slot in covering_slots {
-                self.digested += digest(&mut slot.digest, segments, from, border);
+                self.digested += digest(&mut slot.digest, bytes, from, border);
             }
             return;
         }
@@ -193,13 +200,13 @@ impl Slots {
             } else if let Some(mut zero) =
                 slot.digest.zero_state().filter(|zero| zero.same_kind(&slot.digest))
             {
-                let len = covered(segments, from, border);
-                self.digested += digest(&mut zero, segments, from, border);
+                let len = covered(bytes, from, border);
+                self.digested += digest(&mut zero, bytes, from, border);
                 let joined = slot.digest.concat(&zero, len);
                 debug_assert!(joined, "of the same kind");
                 shared.push((zero, len));
             } else {
-                self.digested += digest(&mut slot.digest, segments, from, border);
+                self.digested += digest(&mut slot.digest, bytes, from, border);
             }
         }
     }
@@ -211,8 +218,8 @@ impl Slots {
     /// digested again from their cover's start, as far as they had come.
     pub(super) fn replace(
         &mut self,
-        old: &Segments<'_>,
-        new: &mut Segments<'_>,
+        old: Content<'_>,
+        (segments, arena): (&Segments<'_>, &mut [u8]),
         sent: u64,
     ) -> Result<(), ValueHasLeft> {
         for index in 0..self.list.len() {
@@ -225,35 +232,38 @@ impl Slots {
             }
             if slot.at < sent {
                 // Part of the value is on the wire: it can only stay right if nothing that it covers changes.
-                if difference(old, new, from, slot.end, None) {
+                if difference(old, arena, from, slot.end, None) {
                     return Err(ValueHasLeft);
                 }
                 continue;
             }
             if from < digested {
                 if let Some(mut delta) = slot.digest.zero_state() {
-                    difference(old, new, from, digested, Some(&mut delta));
+                    difference(old, arena, from, digested, Some(&mut delta));
                     let added = slot.digest.add(&delta);
                     debug_assert!(added, "made from the same checksum");
                 } else if let Some(initial) = &slot.initial {
                     slot.digest = initial.clone();
                     digest(&mut slot.digest, old, slot.start, from);
-                    digest(&mut slot.digest, new, from, digested);
+                    digest(&mut slot.digest, (segments, arena), from, digested);
                 }
             }
             if done {
-                slot.digest.write(&mut new.arena[slot.scratch..slot.scratch + slot.width as usize]);
+                slot.digest.write(&mut arena[slot.scratch..slot.scratch + slot.width as usize]);
             }
         }
         Ok(())
     }
 
-    fn write_next(&mut self, segments: &mut Segments<'_>) {
+    fn write_next(&mut self, arena: &mut [u8]) {
         let slot = &self.list[self.done];
-        slot.digest.write(&mut segments.arena[slot.scratch..slot.scratch + slot.width as usize]);
+        slot.digest.write(&mut arena[slot.scratch..slot.scratch + slot.width as usize]);
         self.done += 1;
     }
 }
+
+/// A chain's bytes: its segments, and the arena that the scratch ones lie in.
+type Content<'s> = (&'s Segments<'s>, &'s [u8]);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Visit {
@@ -263,9 +273,9 @@ enum Visit {
 }
 
 /// Digests the bytes between two positions; returns how many were read.
-fn digest(digest: &mut Digest, segments: &Segments<'_>, from: u64, to: u64) -> u64 {
+fn digest(digest: &mut Digest, (segments, arena): Content<'_>, from: u64, to: u64) -> u64 {
     let mut read = 0;
-    for piece in segments.walk(from, to) {
+    for piece in segments.walk(arena, from, to) {
         match piece {
             Piece::Scratch(bytes, _) | Piece::Payload(bytes) => {
                 digest.update(bytes);
@@ -281,14 +291,14 @@ fn digest(digest: &mut Digest, segments: &Segments<'_>, from: u64, to: u64) -> u
 /// Whether any byte between two positions differs, payload having become zeros; the difference (exclusive or) is
 /// digested.
 fn difference(
-    old: &Segments<'_>,
-    new: &Segments<'_>,
+    (segments, old): Content<'_>,
+    new: &[u8],
     from: u64,
     to: u64,
     mut delta: Option<&mut Digest>,
 ) -> bool {
     let mut differs = false;
-    for piece in old.walk(from, to) {
+    for piece in segments.walk(old, from, to) {
         match (piece, &mut delta) {
             (Piece::Payload(bytes), Some(delta)) => {
                 differs = true;
@@ -296,7 +306,7 @@ fn difference(
             }
             (Piece::Payload(_), None) => differs = true,
             (Piece::Scratch(before, offset), delta) => {
-                let after = &new.arena[offset..offset + before.len()];
+                let after = &new[offset..offset + before.len()];
                 let changed: SmallVec<[u8; 64]> = before.iter().zip(after).map(|(a, b)| a ^ b).collect();
                 differs |= changed.iter().any(|byte| *byte != 0);
                 if let Some(delta) = delta {
@@ -311,13 +321,13 @@ fn difference(
 }
 
 /// How many bytes between two positions a cover counts.
-fn covered(segments: &Segments<'_>, from: u64, to: u64) -> u64 {
+fn covered((segments, arena): Content<'_>, from: u64, to: u64) -> u64 {
     let len = |piece| match piece {
         Piece::Scratch(bytes, _) | Piece::Payload(bytes) => bytes.len() as u64,
         Piece::Zeros(len) => len,
         Piece::Marker => 0,
     };
-    segments.walk(from, to).map(len).sum()
+    segments.walk(arena, from, to).map(len).sum()
 }
 
 /// Where and how long, never the values.

@@ -4,10 +4,11 @@ use std::io::IoSliceMut;
 
 use bytes::Bytes;
 
-use super::{LARGE, RecvErrorKind, Stream, recycle};
+use super::{LARGE, RecvErrorKind, Stream};
 use crate::checksum::Digest;
 use crate::framer::{BodyReq, Filled, Landed, LentSlices, Place, Targets};
 use crate::slab::SlabBuf;
+use crate::sys::reuse;
 use crate::transport::MAX_SLICES;
 
 /// A piece of a body: how much of it is still to come, and where it goes.
@@ -159,14 +160,14 @@ impl Memory {
         let all = bytes.len();
         while !bytes.is_empty() {
             let mut lent =
-                LentSlices { slices: recycle(std::mem::take(slices)), room: 0, max_slices: MAX_SLICES };
+                LentSlices { slices: reuse(std::mem::take(slices)), room: 0, max_slices: MAX_SLICES };
             let room = self.lend(bytes.len(), targets, &mut lent);
             for slice in &mut lent.slices {
                 let (now, later) = bytes.split_at(slice.len());
                 slice.copy_from_slice(now);
                 bytes = later;
             }
-            *slices = recycle(lent.slices);
+            *slices = reuse(lent.slices);
             if room == 0 {
                 break;
             }

@@ -21,6 +21,7 @@ pub use self::error::{RecvError, RecvErrorKind};
 use self::fill::{Filling, Memory};
 use crate::framer::{BodyReq, Deframer, LentSlices, Step, Targets};
 use crate::slab::SlabPool;
+use crate::sys::reuse;
 use crate::transport::{Interest, MAX_SLICES, VectoredRecv, Wait};
 
 /// Limits of the receiver. The defaults are good; tests and measurements change them.
@@ -469,7 +470,7 @@ impl Stream {
         wanted: usize,
     ) -> io::Result<(usize, usize)> {
         let Self { options, stats, ahead, filling, after_large, slices, .. } = self;
-        let slices = recycle(std::mem::take(slices));
+        let slices = reuse(std::mem::take(slices));
         let mut lent = LentSlices { slices, room: 0, max_slices: MAX_SLICES - 1 };
         let (mut body, mut whole, mut sum) = (0, true, None);
         if let Some(filling) = filling {
@@ -504,7 +505,7 @@ impl Stream {
             }
             stats.digested += landed as u64;
         }
-        self.slices = recycle(slices);
+        self.slices = reuse(slices);
         let received = received?;
         self.stats.bytes += received as u64;
         match &mut self.filling {
@@ -567,12 +568,6 @@ impl ReadAhead {
         let len = self.bytes.len().min(self.end.saturating_add(most));
         &mut self.bytes[self.end..len]
     }
-}
-
-/// An emptied vector for slices of another lifetime. Collecting from its own iterator keeps the allocation.
-fn recycle<'n>(mut slices: Vec<IoSliceMut<'_>>) -> Vec<IoSliceMut<'n>> {
-    slices.clear();
-    slices.into_iter().map(|_| unreachable!()).collect()
 }
 
 /// State and counts, never the bytes.

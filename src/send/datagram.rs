@@ -3,9 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::{Progress, SendError, SendErrorKind, SendStats, blocked, recycle};
+use super::{Progress, SendError, SendErrorKind, SendStats, blocked};
 use crate::chain::SegmentChain;
-use crate::sys;
+use crate::sys::{self, reuse};
 use crate::transport::{DatagramSend, MAX_SLICES, SendFlags};
 
 /// Sends chains as datagrams.
@@ -67,10 +67,10 @@ impl<T: DatagramSend> DatagramSender<T> {
         chain.seal_through(chain.len());
         self.stats.digested += chain.digested() - digested;
 
-        let mut slices = recycle(std::mem::take(&mut self.slices));
+        let mut slices = reuse(std::mem::take(&mut self.slices));
         let gathered = chain.gather(0, u64::MAX, MAX_SLICES, &mut slices);
         if gathered.bytes < chain.len() {
-            self.slices = recycle(slices);
+            self.slices = reuse(slices);
             return Err(SendError::new(SendErrorKind::TooManySlices, None, 0));
         }
         let flags = SendFlags::DONT_WAIT | SendFlags::NO_SIGNAL;
@@ -82,7 +82,7 @@ impl<T: DatagramSend> DatagramSender<T> {
                 result => break result,
             }
         };
-        self.slices = recycle(slices);
+        self.slices = reuse(slices);
         match result {
             Ok(n) if n as u64 == chain.len() => {
                 self.stats.bytes += chain.len();

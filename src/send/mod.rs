@@ -18,7 +18,7 @@ pub use self::datagram::DatagramSender;
 pub use self::error::{SendError, SendErrorKind};
 
 use crate::chain::Outgoing;
-use crate::sys;
+use crate::sys::{self, reuse};
 use crate::transport::{Interest, MAX_BYTES, MAX_SLICES, SendFlags, VectoredSend, Wait};
 
 /// Limits of the sender. The defaults are good; tests and measurements change them.
@@ -254,8 +254,7 @@ impl<T: VectoredSend> StreamSender<T> {
     }
 
     fn turn(&mut self, batch: &mut [Outgoing<'_>], mut turn: u64) -> Result<Progress, SendError> {
-        self.admit(batch)?;
-        let mut left = batch.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
+        let mut left = self.admit(batch)?;
         loop {
             if let Some(progress) = self.step(batch, &mut left, &mut turn)? {
                 return Ok(progress);
@@ -269,8 +268,7 @@ impl<T: VectoredSend> StreamSender<T> {
         &mut self,
         batch: &mut [Outgoing<'_>],
     ) -> Result<Option<Progress>, SendError> {
-        self.admit(batch)?;
-        let mut left = batch.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
+        let mut left = self.admit(batch)?;
         let mut turn = u64::MAX;
         self.step(batch, &mut left, &mut turn)
     }
@@ -331,7 +329,7 @@ impl<T: VectoredSend> StreamSender<T> {
         let limit = max_bytes.min(turn);
         let sealed = self.seal_ahead(batch, limit, seal_window);
 
-        let mut slices = recycle(std::mem::take(&mut self.slices));
+        let mut slices = reuse(std::mem::take(&mut self.slices));
         let mut offered = 0;
         let mut pieces = 0;
         for message in &batch[..sealed] {
@@ -350,7 +348,7 @@ impl<T: VectoredSend> StreamSender<T> {
         let result = self.transport.send_vectored(&slices, flags);
         self.stats.calls += 1;
         self.stats.slices += pieces as u64;
-        self.slices = recycle(slices);
+        self.slices = reuse(slices);
         (result, offered, more)
     }
 
@@ -359,9 +357,8 @@ impl<T: VectoredSend> StreamSender<T> {
         let (mut ready, mut fresh) = (0, 0);
         let mut count = 0;
         for message in batch.iter_mut().take(self.options.max_slices) {
-            let before = message.chain().digested();
-            let sealed = message.seal_ahead(window);
-            fresh += message.chain().digested() - before;
+            let (sealed, digested) = message.seal_ahead(window);
+            fresh += digested;
             ready += sealed - message.sent();
             count += 1;
             if sealed < message.len() || ready >= limit || fresh >= window.saturating_mul(2) {
@@ -391,23 +388,33 @@ impl<T: VectoredSend> StreamSender<T> {
         }
     }
 
-    /// Refuses what would tear the open message, or one that was begun elsewhere.
-    fn admit(&self, batch: &[Outgoing<'_>]) -> Result<(), SendError> {
-        let mut incomplete = batch.iter().filter(|message| !message.is_complete()).peekable();
-        let sent = incomplete.peek().map_or(0, |message| message.sent());
+    /// Refuses what would tear the open message, or one that was begun elsewhere; returns how many bytes have not left.
+    fn admit(&self, batch: &[Outgoing<'_>]) -> Result<u64, SendError> {
+        let mut left: u64 = 0;
+        let mut first = None;
+        let mut half_sent = None;
+        for message in batch.iter().filter(|message| !message.is_complete()) {
+            left = left.saturating_add(message.remaining());
+            if first.is_none() {
+                first = Some(message);
+            } else if message.sent() > 0 {
+                half_sent = half_sent.or(Some(message.sent()));
+            }
+        }
+        let sent = first.map_or(0, Outgoing::sent);
         if let Some(death) = &self.dead {
             return Err(SendError::new(SendErrorKind::Dead, death.raw_os_error(), sent));
         }
-        if let Some(open) = self.open {
-            match incomplete.next() {
-                Some(first) if (first.id(), first.sent()) == open => {}
-                Some(_) => return Err(SendError::new(SendErrorKind::AnotherOpen, None, sent)),
-                None => return Ok(()),
+        match (first, self.open) {
+            (Some(first), Some(open)) if (first.id(), first.sent()) != open => {
+                return Err(SendError::new(SendErrorKind::AnotherOpen, None, sent));
             }
+            (Some(_), None) if sent > 0 => half_sent = Some(sent),
+            _ => {}
         }
-        match incomplete.find(|message| message.sent() > 0) {
-            Some(message) => Err(SendError::new(SendErrorKind::HalfSentElsewhere, None, message.sent())),
-            None => Ok(()),
+        match half_sent {
+            Some(sent) => Err(SendError::new(SendErrorKind::HalfSentElsewhere, None, sent)),
+            None => Ok(left),
         }
     }
 
@@ -486,10 +493,4 @@ fn blocked(error: &io::Error) -> Option<Blocked> {
         (io::ErrorKind::OutOfMemory, _) | (_, Some(sys::ENOBUFS)) => Some(Blocked::Memory),
         _ => None,
     }
-}
-
-/// An emptied vector for slices of another lifetime. Collecting from its own iterator keeps the allocation.
-fn recycle<'n>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'n>> {
-    slices.clear();
-    slices.into_iter().map(|_| unreachable!()).collect()
 }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod join;
+mod reuse;
 
 use std::ffi::c_int;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use socket2::SockAddr;
 
 pub(crate) use self::join::slices_in_memory;
+pub(crate) use self::reuse::reuse;
 
 /// The most slices one call takes. Linux: `UIO_MAXIOV` in `include/uapi/linux/uio.h`; macOS and the BSDs have the same
 /// 1024 as `IOV_MAX`. One more is EMSGSIZE from `sendmsg`.
