@@ -212,7 +212,9 @@ impl<M> State<M> {
     }
 
     pub(super) fn resolve(&mut self, ticket: Arc<Fate>, outcome: Outcome, later: &mut Later<M>) {
-        later.wakers.extend(self.tickets.resolve(ticket, outcome));
+        if let Some(waker) = self.tickets.resolve(ticket, outcome) {
+            later.wakers.push(waker);
+        }
         later.threads = true;
     }
 

@@ -284,13 +284,15 @@ where
             return ticket;
         }
         let take_over = flush && state.over_budget;
-        let mut later = Later::default();
         // Who has the batch finds the message there; nobody else need be told.
-        if state.batch.is_some() {
+        if state.batch.is_some() && (state.threads > 0 || state.work.is_some()) {
+            let mut later = Later::default();
             later.wake_threads();
             later.wake(state.work.take());
+            core.unlock(state, &mut later);
+        } else {
+            drop(state);
         }
-        core.unlock(state, &mut later);
         if take_over {
             self.shared.take_over();
         } else if planted("a pusher writes past the flusher") {
@@ -365,8 +367,9 @@ where
     /// The message comes back if the queue is closed or its stream has ended.
     pub fn push(&self, message: M) -> Result<Ticket<M>, PushError<M>> {
         let message = match self.try_push(message) {
+            Ok(ticket) => return Ok(ticket),
             Err(refused) if refused.is_full() => refused.into_message(),
-            pushed => return pushed,
+            Err(refused) => return Err(refused),
         };
         let mut push = self.push_async(message);
         let pushed = loop {

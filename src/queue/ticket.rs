@@ -66,12 +66,14 @@ struct Told {
     waker: Option<Waker>,
 }
 
-/// The fates of one queue's tickets. A fate whose ticket is told and let go is used again: no message makes an allocation.
+/// The fates of one queue's tickets. They are used again: no message makes an allocation.
 #[derive(Default)]
 pub(super) struct Tickets {
     /// How many are not told yet.
     open: usize,
-    /// Those that are told, in that order. Holders may still look at them.
+    /// Those that nobody holds any more. The last is used first: its memory is likely to be in the cache.
+    free: Vec<Arc<Fate>>,
+    /// Those that were told while somebody held them, in that order.
     told: VecDeque<Arc<Fate>>,
 }
 
@@ -81,6 +83,9 @@ const KEPT: usize = 4096;
 impl Tickets {
     pub(super) fn open(&mut self) -> Arc<Fate> {
         self.open += 1;
+        if let Some(fate) = self.free.pop() {
+            return fate;
+        }
         // One whose ticket is held for long does not keep those behind it from being used.
         for _ in 0..2 {
             let Some(mut fate) = self.told.pop_front() else { break };
@@ -96,7 +101,6 @@ impl Tickets {
 
     /// Lets go of a free fate if there are more than are worth keeping.
     fn trim(&mut self) {
-        let is_free = |fate: &Arc<Fate>| Arc::strong_count(fate) == 1;
         if self.told.len() > KEPT && self.told.front().is_some_and(is_free) {
             self.told.pop_front();
         }
@@ -104,19 +108,31 @@ impl Tickets {
 
     /// Tells the holder, if there is one; returns whom to wake.
     pub(super) fn resolve(&mut self, fate: Arc<Fate>, outcome: Outcome) -> Option<Waker> {
+        self.open -= 1;
+        if is_free(&fate) {
+            // Its ticket was dropped, and took its waker along.
+            if self.free.len() < KEPT {
+                self.free.push(fate);
+            }
+            return None;
+        }
         let mut told = fate.lock();
         told.outcome = Some(outcome);
         let waker = told.waker.take();
         drop(told);
-        self.open -= 1;
         self.told.push_back(fate);
         waker
     }
 
     /// Tickets that are held or not told.
     pub(super) fn live(&self) -> usize {
-        self.open + self.told.iter().filter(|fate| Arc::strong_count(fate) > 1).count()
+        self.open + self.told.iter().filter(|fate| !is_free(fate)).count()
     }
+}
+
+/// Whether only the queue has it. Nobody else can get it then.
+fn is_free(fate: &Arc<Fate>) -> bool {
+    Arc::strong_count(fate) == 1
 }
 
 impl Fate {

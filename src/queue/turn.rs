@@ -9,10 +9,10 @@ use std::time::Instant;
 use super::core::{Batch, Entry, Later, Share, State, Waiting};
 use super::ticket::{Fate, Outcome};
 use super::{CONTROL_BURST, Flushed, Queued, Shared};
-use crate::chain::{ChainBuilder, Outgoing, SegmentChain};
+use crate::chain::{ChainBuilder, Outgoing};
 use crate::framer::Framer;
 use crate::send::{Backoff, Progress, SendError, SendErrorKind, StreamSender};
-use crate::sync::{Arc, MutexGuard, lock, planted, thread_local};
+use crate::sync::{Arc, MutexGuard, lock, planted, thread_local, yield_now};
 use crate::transport::VectoredSend;
 
 /// What only the flusher touches.
@@ -92,9 +92,19 @@ where
         };
         let mut turn = shared.options.turn_bytes;
         let mut later = std::mem::take(&mut engine.later);
+        let mut gave_way = false;
         while state.dead.is_none() {
             refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
             let nothing = engine.taken.is_empty() && batch.outgoing.is_empty();
+            if nothing && state.bulk.room.is_expecting() && !gave_way {
+                // Whoever was granted room is about to push, on this very core maybe: what comes while the role is taken
+                // leaves together, and not one by one.
+                gave_way = true;
+                shared.core.unlock(state, &mut later);
+                yield_now();
+                state = shared.core.lock();
+                continue;
+            }
             // A revoke took what was to follow the last call: one without messages pushes that out.
             if nothing && !engine.sender.owes_more() {
                 if planted("idle without a look") {
@@ -103,7 +113,7 @@ where
                 }
                 return Ok(self.park(state, later, Flushed::Idle));
             }
-            state.ready = false;
+            (state.ready, gave_way) = (false, false);
             shared.core.unlock(state, &mut later);
 
             let gap = engine.frame(batch);
@@ -228,6 +238,20 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
 fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M>>, batch_bytes: u64) {
     let mut bytes = batch.outgoing.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
     let mut room = BATCH_MESSAGES.saturating_sub(batch.outgoing.len());
+    // The rule, in one stroke.
+    if state.control.waiting.is_empty() && !planted("last come, first served") {
+        let fits = |waiting: &&Waiting<M>| {
+            let takes = bytes < batch_bytes;
+            bytes = bytes.saturating_add(waiting.share.bytes.max(1));
+            takes
+        };
+        let count = state.bulk.waiting.iter().take(room).take_while(fits).count();
+        if count > 0 {
+            state.burst = CONTROL_BURST;
+            taken.extend(state.bulk.waiting.drain(..count));
+        }
+        return;
+    }
     while bytes < batch_bytes && room > 0 {
         let control = if state.burst > 0 { state.control.waiting.pop_front() } else { None };
         let next = if let Some(control) = control {
@@ -289,8 +313,12 @@ where
     fn reclaim(&mut self, batch: &mut Batch) -> usize {
         let complete = batch.outgoing.iter().take_while(|message| message.is_complete()).count();
         for message in batch.outgoing.drain(..complete) {
-            let memory = message.into_chain().map(SegmentChain::recycle);
-            self.spare.extend(memory.filter(|_| self.spare.len() < SPARE));
+            if let Some(chain) = message.into_chain() {
+                let memory = chain.recycle();
+                if self.spare.len() < SPARE {
+                    self.spare.push(memory);
+                }
+            }
         }
         complete
     }

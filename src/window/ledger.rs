@@ -60,6 +60,11 @@ impl Ledger {
         self.requests
     }
 
+    /// Whether somebody was granted a share and has not come for it yet.
+    pub(crate) fn is_expecting(&self) -> bool {
+        self.granted > 0
+    }
+
     /// How many stand in the line.
     pub(crate) fn waiting(&self) -> usize {
         self.waiters.len()
