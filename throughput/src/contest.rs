@@ -147,6 +147,7 @@ pub struct Contest<'c> {
     expected: Option<Box<dyn Fn(Task) -> u64 + 'c>>,
     checked: u64,
     units: Option<u64>,
+    longer: u32,
 }
 
 impl std::fmt::Debug for Contest<'_> {
@@ -168,6 +169,7 @@ impl<'c> Contest<'c> {
             expected: None,
             checked: 3,
             units: None,
+            longer: 1,
         }
     }
 
@@ -196,6 +198,13 @@ impl<'c> Contest<'c> {
     #[must_use]
     pub fn messages(mut self, count: u64) -> Self {
         self.units = Some(count);
+        self
+    }
+
+    /// A piece lasts so many times as long as was asked for: for methods that take a while to get at their pace.
+    #[must_use]
+    pub fn longer(mut self, times: u32) -> Self {
+        self.longer = times;
         self
     }
 
@@ -283,7 +292,7 @@ impl<'c> Contest<'c> {
         if let Some(units) = self.units {
             return Ok(units);
         }
-        let Some(wanted) = bench.piece() else {
+        let Some(wanted) = bench.piece().map(|piece| piece * self.longer) else {
             return Ok((256 << 10 >> self.payload.max(1).ilog2()).clamp(2, 64));
         };
         let mut messages = (2 << 20) / self.payload.max(1) + 1;

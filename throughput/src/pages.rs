@@ -3,6 +3,8 @@
 
 use std::io::{self, IoSlice};
 
+use bytes::Bytes;
+
 /// Header and front.
 pub const HEAD: usize = 53 + 100;
 /// The footer.
@@ -58,6 +60,13 @@ impl Pool {
                 Some(if (at + 1) % each == 0 { &mut segment[..last] } else { segment })
             })
             .collect()
+    }
+
+    /// The segments in the order in which messages take them, as slices of one shared memory.
+    pub fn into_segments(self) -> Vec<Bytes> {
+        let memory = Bytes::from(self.memory);
+        let at = |segment: &usize| self.start + segment * self.segment;
+        self.order.iter().map(|segment| memory.slice(at(segment)..at(segment) + self.segment)).collect()
     }
 
     /// Messages of `size` payload bytes that together walk the pool once, or one if it is larger than the pool.

@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
-use segchain::chain::{ChainBuilder, Outgoing, SegmentChain};
+use segchain::chain::{ChainBuilder, ChainError, Mark, Outgoing, SegmentChain};
 use segchain::checksum::Crc32c;
-use segchain::framer::{Deframer, Filled, Step, Targets};
-use segchain::queue::SendQueue;
+use segchain::framer::{Deframer, Filled, Framer, Step, Targets};
+use segchain::queue::{Queued, SendQueue};
 use segchain::recv::Receiver;
 use segchain::send::{SendStats, StreamSender};
 use segchain::transport::SocketRef;
@@ -34,7 +35,6 @@ use crate::machine::{Side, thread_cpu};
 use crate::ours::counts;
 use crate::pages::{Pool, Sum, crc_by_hand};
 use crate::plot::Chart;
-use crate::queued::{Framing, Shared};
 use crate::raw;
 use crate::report::{Report, Row, Section};
 use crate::tokio_io::Async;
@@ -83,7 +83,7 @@ fn run(bench: &Bench, report: &mut Report) -> io::Result<()> {
     for (head, body, what) in [(100, PAGE, "100 B and a 4k page"), (4, RECORD, "records of 200 B")] {
         let pool = bench.pool(PAGE);
         let mut section = Section::new(format!("Sending {what}, pool {}", size(pool.len())), COLUMNS);
-        let messages = Small::all(&pool, head, body);
+        let messages = Small::all(pool, head, body);
         for sealed in [false, true] {
             section.rows.extend(send_rows(bench, &messages, sealed)?);
         }
@@ -149,26 +149,32 @@ fn targets(report: &mut Report, section: &Section, body: u64) {
     }
 }
 
-/// One small message.
-struct Small<'p> {
-    head: Vec<u8>,
-    body: &'p [u8],
+/// One small message. Heads and bodies are slices of one memory each, which all rows send.
+struct Small {
+    head: Bytes,
+    body: Bytes,
     /// The checksum of the body, little-endian.
     crc: [u8; 4],
 }
 
-impl<'p> Small<'p> {
+impl Small {
     /// As many as there are pages, in whole batches of any length. The head is the length of the body, big-endian, and
     /// as much of the number of the message as has room, up to `head` bytes.
-    fn all(pool: &'p Pool, head: usize, body: u64) -> Vec<Self> {
-        let pages = pool.messages(PAGE);
-        let pages = pages.iter().map(|message| &message.segments[0][..body as usize]);
+    fn all(pool: Pool, head: usize, body: u64) -> Vec<Self> {
+        let pages = pool.into_segments();
         let count = (pages.len() as u64 / UNIT).max(1) * UNIT;
-        let small = pages.cycle().take(count as usize).enumerate().map(|(number, body)| {
-            let mut bytes = (body.len() as u32).to_be_bytes().to_vec();
+        let mut heads = Vec::new();
+        for number in 0..count as usize {
+            let mut bytes = (body as u32).to_be_bytes().to_vec();
             bytes.extend_from_slice(&number.to_be_bytes());
             bytes.resize(head, b'h');
-            Self { head: bytes, body, crc: crc_by_hand(&[body]).to_le_bytes() }
+            heads.extend_from_slice(&bytes);
+        }
+        let heads = Bytes::from(heads);
+        let small = pages.iter().cycle().take(count as usize).enumerate().map(|(number, page)| {
+            let body = page.slice(..body as usize);
+            let crc = crc_by_hand(&[&body]).to_le_bytes();
+            Self { head: heads.slice(number * head..(number + 1) * head), body, crc }
         });
         small.collect()
     }
@@ -178,43 +184,81 @@ impl<'p> Small<'p> {
     }
 
     /// A batch of them as slices.
-    fn ready<'m>(batch: &'m [Small<'p>], sealed: bool) -> Vec<IoSlice<'m>> {
-        let each = |small: &'m Small<'p>| {
+    fn ready<'m>(batch: &'m [Self], sealed: bool) -> Vec<IoSlice<'m>> {
+        let each = |small: &'m Self| {
             let crc = sealed.then_some(&small.crc[..]);
-            [&small.head[..], small.body].into_iter().chain(crc).map(IoSlice::new)
+            [&small.head[..], &small.body].into_iter().chain(crc).map(IoSlice::new)
         };
         batch.iter().flat_map(each).collect()
     }
 
-    fn shared(&self, sealed: bool) -> Shared {
-        let (foot, crc_at) = if sealed { (&[0; 4][..], Some(0)) } else { (&[][..], None) };
-        Shared::new(&self.head, [self.body], foot, crc_at)
+    fn queued(&self, sealed: bool) -> Record {
+        Record { head: self.head.clone(), body: self.body.clone(), sealed }
     }
 
     fn put<'m>(&'m self, out: &mut ChainBuilder<'m>, sealed: bool) {
         out.put(&self.head);
-        let body = out.push_borrowed(self.body);
-        if sealed {
-            let crc = out.put(&[0; 4]);
-            out.slot(body..crc, Crc32c::raw(0), crc);
-        }
+        let body = out.push_borrowed(&self.body);
+        put_crc(out, body, sealed);
     }
 }
 
-fn send_rows<'m>(bench: &Bench, messages: &'m [Small<'m>], sealed: bool) -> io::Result<Vec<Row>> {
+fn put_crc(out: &mut ChainBuilder<'_>, body: Mark, sealed: bool) {
+    if sealed {
+        let crc = out.put(&[0; 4]);
+        out.slot(body..crc, Crc32c::raw(0), crc);
+    }
+}
+
+/// A small message that waits in a queue.
+struct Record {
+    head: Bytes,
+    body: Bytes,
+    sealed: bool,
+}
+
+impl Queued for Record {
+    fn bytes(&self) -> u64 {
+        (self.head.len() + self.body.len()) as u64
+    }
+}
+
+struct Framing;
+
+impl Framer<Record> for Framing {
+    type Error = ChainError;
+
+    fn overhead(&self, _: u64) -> u64 {
+        0
+    }
+
+    fn frame<'m>(&mut self, record: Record, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
+    where
+        Record: 'm,
+    {
+        out.put(&record.head);
+        let body = out.push(record.body);
+        put_crc(out, body, record.sealed);
+        out.check()
+    }
+}
+
+fn send_rows<'m>(bench: &Bench, messages: &'m [Small], sealed: bool) -> io::Result<Vec<Row>> {
     let (near, far) = link::tcp()?;
     let (near, far) = (Arc::new(near), &far);
     let body = messages[0].body.len() as u64;
     let crc = if sealed { " + crc" } else { "" };
     let raw_name = |batch: usize| format!("raw, {batch} a call{crc}");
-    let shared: Vec<Shared> = messages.iter().map(|small| small.shared(sealed)).collect();
     let ready: Vec<Vec<Vec<IoSlice<'m>>>> = A_CALL
         .iter()
         .map(|&batch| messages.chunks(batch).map(|batch| Small::ready(batch, sealed)).collect())
         .collect();
 
     let what = format!("small, sending {}{crc}", size(body));
+    // Producers that begin send one by one until the scheduler first takes a core away from one that sends: some ms, of the
+    // 40 ms that four take for what raw calls one by one send in 120.
     let mut contest = Contest::new(what, Side::Sender, UNIT * body)
+        .longer(4)
         .partner(move |task| {
             let bytes = task.messages * messages[0].wire(sealed);
             Box::new(move || raw::drain(far, bytes, task.check))
@@ -235,9 +279,9 @@ fn send_rows<'m>(bench: &Bench, messages: &'m [Small<'m>], sealed: bool) -> io::
         contest.add(method.limit(raw_name(batch)));
     }
     for &threads in PRODUCERS {
-        let (near, shared) = (&near, &shared);
+        let near = &near;
         contest.add(Method::new(format!("queue, producers: {threads}{crc}"), move |count, sum| {
-            queued(near, shared, count, Producers { threads, one_by_one: sum.is_some() })
+            queued(near, messages, count, sealed, Producers { threads, one_by_one: sum.is_some() })
         }));
     }
     contest.add(Method::new(format!("{MUTEX}{crc}"), move |count, sum| {
@@ -255,7 +299,7 @@ fn send_rows<'m>(bench: &Bench, messages: &'m [Small<'m>], sealed: bool) -> io::
     Ok(rows.collect())
 }
 
-fn digest(messages: &[Small<'_>], count: u64, sealed: bool) -> u64 {
+fn digest(messages: &[Small], count: u64, sealed: bool) -> u64 {
     let mut sum = Sum::new();
     for small in messages.iter().cycle().take(count as usize) {
         for slice in Small::ready(std::slice::from_ref(small), sealed) {
@@ -267,7 +311,7 @@ fn digest(messages: &[Small<'_>], count: u64, sealed: bool) -> u64 {
 
 fn send_ready(
     socket: &TcpStream,
-    messages: &[Small<'_>],
+    messages: &[Small],
     ready: &[Vec<IoSlice<'_>>],
     count: u64,
     sealed: bool,
@@ -276,7 +320,7 @@ fn send_ready(
     let batch = messages.len() / ready.len();
     let calls = count as usize / batch;
     for (messages, ready) in messages.chunks(batch).zip(ready).cycle().take(calls) {
-        if sealed && messages.iter().any(|small| crc_by_hand(&[small.body]).to_le_bytes() != small.crc) {
+        if sealed && messages.iter().any(|small| crc_by_hand(&[&small.body]).to_le_bytes() != small.crc) {
             return Err(io::Error::other("the checksum by hand differs"));
         }
         raw::send_ready(socket, ready, &mut counts)?;
@@ -296,13 +340,7 @@ impl<'m, 's> Batches<'m, 's> {
         Self { sender: StreamSender::new(SocketRef::new(socket)), batch: Vec::new(), spare: Vec::new() }
     }
 
-    fn send(
-        &mut self,
-        messages: &'m [Small<'m>],
-        count: u64,
-        batch: usize,
-        sealed: bool,
-    ) -> io::Result<Counts> {
+    fn send(&mut self, messages: &'m [Small], count: u64, batch: usize, sealed: bool) -> io::Result<Counts> {
         let before = self.sender.stats();
         for messages in messages.chunks(batch).cycle().take(count as usize / batch) {
             for small in messages {
@@ -320,13 +358,14 @@ impl<'m, 's> Batches<'m, 's> {
 /// Threads that push into one queue; each flushes if no other does.
 fn queued(
     socket: &Arc<TcpStream>,
-    messages: &[Shared],
+    messages: &[Small],
     count: u64,
+    sealed: bool,
     producers: Producers,
 ) -> io::Result<Counts> {
     let queue = SendQueue::new(Framing, SocketRef::new(socket.clone()));
     let cpu = producers.run(count, messages.len(), |at| {
-        drop(queue.push(messages[at].clone())?);
+        drop(queue.push(messages[at].queued(sealed))?);
         Ok(())
     })?;
     queue.close();
@@ -338,7 +377,7 @@ fn queued(
 /// has the lock.
 fn locked(
     socket: &TcpStream,
-    messages: &[Small<'_>],
+    messages: &[Small],
     count: u64,
     sealed: bool,
     producers: Producers,
@@ -350,9 +389,9 @@ fn locked(
         let (socket, buffer) = &mut *writer;
         buffer.clear();
         buffer.extend_from_slice(&small.head);
-        buffer.extend_from_slice(small.body);
+        buffer.extend_from_slice(&small.body);
         if sealed {
-            buffer.extend_from_slice(&crc_by_hand(&[small.body]).to_le_bytes());
+            buffer.extend_from_slice(&crc_by_hand(&[&small.body]).to_le_bytes());
         }
         socket.write_all(buffer)
     })?;
@@ -409,9 +448,9 @@ fn receive_rows(bench: &Bench) -> io::Result<Vec<Row>> {
     let runtime = Async::new(far)?;
     let runtime = &runtime;
     let pool = bench.pool(PAGE);
-    let messages = Small::all(&pool, 4, RECORD);
+    let messages = Small::all(pool, 4, RECORD);
     let messages = &messages;
-    let stream: Vec<u8> = messages.iter().flat_map(|small| [&small.head[..], small.body].concat()).collect();
+    let stream: Vec<u8> = messages.iter().flat_map(|small| [&small.head[..], &small.body].concat()).collect();
     let stream = &stream;
     let mut contest = Contest::new("small, receiving", Side::Receiver, UNIT * RECORD)
         .partner(move |task| Box::new(move || send_stream(near, stream, task.messages * (4 + RECORD))))
@@ -471,9 +510,9 @@ fn send_stream(socket: &TcpStream, stream: &[u8], mut left: u64) -> io::Result<u
     Ok(0)
 }
 
-fn bodies(messages: &[Small<'_>], count: u64) -> u64 {
+fn bodies(messages: &[Small], count: u64) -> u64 {
     let mut sum = Sum::new();
-    messages.iter().cycle().take(count as usize).for_each(|small| sum.update(small.body));
+    messages.iter().cycle().take(count as usize).for_each(|small| sum.update(&small.body));
     sum.value()
 }
 
