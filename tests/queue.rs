@@ -987,7 +987,7 @@ fn a_flusher_whose_turn_is_over_does_not_wait_for_itself_to_be_relieved() {
 #[test]
 fn a_stream_that_takes_nothing_for_too_long_is_given_up() {
     within(|| {
-        let limit = Duration::from_millis(60);
+        let limit = Duration::from_millis(500);
         let queue = with(
             Pipe::new([Step::Take(3), Step::Again, Step::Take(1)]).then(Step::Again),
             QueueOptions::new().stall(limit),
@@ -1024,7 +1024,7 @@ fn an_event_loop_is_told_when_to_give_a_stream_up() {
 
 #[test]
 fn time_in_which_nothing_was_to_be_sent_is_not_a_stall() {
-    let limit = Duration::from_millis(50);
+    let limit = Duration::from_millis(500);
     let options = QueueOptions::new().stall(limit).pushers_flush(false);
     let framer = Frames { gap: true, number: 0 };
     let queue = SendQueue::with_options(framer, Pipe::new([Step::Again]).then(Step::All), options);

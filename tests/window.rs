@@ -535,12 +535,16 @@ fn waiting_for_all_waits_for_every_one_and_tells_the_first_error_and_what_was_do
     within(|| {
         let requests = Arc::new(requests(16));
         let ended = Arc::new(AtomicUsize::new(0));
+        let turn = Arc::new(AtomicUsize::new(0));
         let repliers: Vec<_> = (0..8)
             .map(|index| {
                 let request = requests.start(1, value(&index.to_string()));
-                let ended = ended.clone();
+                let (ended, turn) = (ended.clone(), turn.clone());
                 thread::spawn(move || {
-                    thread::sleep(Duration::from_millis(5 * index));
+                    while turn.load(Ordering::SeqCst) < index {
+                        thread::yield_now();
+                    }
+                    thread::sleep(Duration::from_millis(5));
                     ended.fetch_add(1, Ordering::SeqCst);
                     match index {
                         2 => request.complete(Err("second")),
@@ -548,6 +552,7 @@ fn waiting_for_all_waits_for_every_one_and_tells_the_first_error_and_what_was_do
                         6 => drop(request),
                         _ => request.complete(Ok(index as u32)),
                     }
+                    turn.fetch_add(1, Ordering::SeqCst);
                 })
             })
             .collect();
