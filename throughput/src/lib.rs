@@ -35,7 +35,9 @@ pub mod service;
 pub mod stats;
 pub mod tokio_io;
 
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::path::Path;
 
 use crate::args::Args;
 use crate::bench::Bench;
@@ -48,19 +50,33 @@ use crate::report::Reports;
 /// As [`measure`]; files that cannot be written.
 pub fn run(args: Args) -> io::Result<bool> {
     let Args { json, markdown, plot, .. } = args.clone();
-    let reports = if json { measure(args, &mut io::stderr())? } else { measure(args, &mut io::stdout())? };
-    if let Some(path) = markdown {
-        let page = std::fs::read_to_string(&path).unwrap_or_default();
-        std::fs::write(path, report::fill_in(&page, &reports.markdown()))?;
+    // A path that does not do is found out before the measurements, and not after them.
+    let page = markdown.as_deref().map(|path| page(path).map_err(at(path))).transpose()?;
+    if let Some(dir) = &plot {
+        fs::create_dir_all(dir).map_err(at(dir))?;
     }
-    if let Some(dir) = plot {
-        std::fs::create_dir_all(&dir)?;
-        reports.draw(&dir)?;
+    let reports = if json { measure(args, &mut io::stderr())? } else { measure(args, &mut io::stdout())? };
+    if let (Some(path), Some(page)) = (&markdown, page) {
+        fs::write(path, report::fill_in(&page, &reports.markdown())).map_err(at(path))?;
+    }
+    if let Some(dir) = &plot {
+        reports.draw(dir).map_err(at(dir))?;
     }
     if json {
         println!("{}", reports.json());
     }
     Ok(reports.counts_hold())
+}
+
+/// What is in a file that can be written; nothing if there was none.
+fn page(path: &Path) -> io::Result<String> {
+    File::options().append(true).create(true).open(path)?;
+    fs::read_to_string(path)
+}
+
+/// Says which file it was.
+fn at(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// Runs the groups that were asked for, and writes the tables of each as soon as it has them.

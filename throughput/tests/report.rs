@@ -131,6 +131,17 @@ fn an_unknown_group_is_named() {
 }
 
 #[test]
+fn a_path_that_does_not_do_is_found_out_before_the_measurements() {
+    for option in ["--plot", "--markdown"] {
+        // A group that does not exist either: that would be the error if the path was looked at later.
+        let words = ["throughput", "--only", "none-such", option, "/dev/null/there"];
+        let args = Args::try_parse_from(words).expect("a good command line");
+        let error = segchain_throughput::run(args).expect_err("no such folder");
+        assert!(error.to_string().starts_with("/dev/null/there: "), "{error}");
+    }
+}
+
+#[test]
 fn the_short_form_runs_and_its_json_has_each_group_that_was_asked_for() {
     const CHEAP: [&str; 2] = ["whole-read", "checksum"];
     let words = ["throughput", "--short", "--json", "--only", &CHEAP.join(",")];
