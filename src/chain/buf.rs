@@ -5,19 +5,18 @@ use std::io::IoSlice;
 
 use bytes::Buf;
 
-use super::segment::Segments;
+use super::segment::Content;
 
 /// The bytes of a [`SealedChain`](super::SealedChain) from a position on.
 #[derive(Clone)]
 pub struct ChainBuf<'s> {
-    segments: &'s Segments<'s>,
-    arena: &'s [u8],
+    content: Content<'s>,
     position: u64,
 }
 
 impl<'s> ChainBuf<'s> {
-    pub(super) fn new(segments: &'s Segments<'s>, arena: &'s [u8], from: u64) -> Self {
-        Self { segments, arena, position: from.min(segments.len()) }
+    pub(super) fn new(content: Content<'s>, from: u64) -> Self {
+        Self { content, position: from.min(content.segments.len()) }
     }
 
     /// Bytes from the chain's start.
@@ -29,11 +28,11 @@ impl<'s> ChainBuf<'s> {
 impl Buf for ChainBuf<'_> {
     /// On a 32-bit machine a longer chain counts as `usize::MAX` until less is left.
     fn remaining(&self) -> usize {
-        usize::try_from(self.segments.len() - self.position).unwrap_or(usize::MAX)
+        usize::try_from(self.content.segments.len() - self.position).unwrap_or(usize::MAX)
     }
 
     fn chunk(&self) -> &[u8] {
-        self.segments.chunk(self.arena, self.position)
+        self.content.chunk(self.position)
     }
 
     /// As `Buf` asks, panics if `count` is more than what is left.
@@ -46,7 +45,7 @@ impl Buf for ChainBuf<'_> {
         let mut at = self.position;
         let mut filled = 0;
         for slice in out {
-            let chunk = self.segments.chunk(self.arena, at);
+            let chunk = self.content.chunk(at);
             if chunk.is_empty() {
                 break;
             }
@@ -62,7 +61,7 @@ impl Buf for ChainBuf<'_> {
 impl fmt::Debug for ChainBuf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChainBuf")
-            .field("segments", self.segments)
+            .field("segments", self.content.segments)
             .field("position", &self.position)
             .finish_non_exhaustive()
     }

@@ -39,7 +39,8 @@ pub struct ChainBuilder<'b> {
     notes: Box<Notes>,
 }
 
-/// What a chain has besides its segments. Boxed, so that a chain is cheap to move.
+/// What a chain has besides its segments: the scratch bytes that some of them lie in, and what is to be done with all of
+/// them. Boxed, so that a chain is cheap to move.
 #[derive(Clone, Default)]
 pub(super) struct Notes {
     /// The scratch bytes.
@@ -413,7 +414,7 @@ impl<'b> ChainBuilder<'b> {
     pub fn finish(mut self) -> Result<SegmentChain<'b>, ChainError> {
         self.check()?;
         if let Some(fragments) = self.fragments.take() {
-            self.apply(fragments)?;
+            self.cut(fragments)?;
         }
         self.notes.slots.order()?;
         self.notes.payload = self.segments.payload();
@@ -421,7 +422,7 @@ impl<'b> ChainBuilder<'b> {
         Ok(SegmentChain::new(self.segments, self.notes, sealed, self.copied))
     }
 
-    fn apply(&mut self, fragments: Fragments<'b>) -> Result<(), ChainError> {
+    fn cut(&mut self, fragments: Fragments<'b>) -> Result<(), ChainError> {
         let Fragments { max, width, mut marker } = fragments;
         let body = self.len - width;
         if body <= max {
@@ -492,11 +493,8 @@ impl<'b> ChainBuilder<'b> {
     }
 
     fn copy(&mut self, bytes: &[u8]) -> Mark {
-        let mark = self.put(bytes);
-        if self.notes.error.is_none() {
-            self.copied += bytes.len() as u64;
-        }
-        mark
+        self.copied += bytes.len() as u64;
+        self.put(bytes)
     }
 
     /// Whether a mark is good here; keeps the mistake if not.

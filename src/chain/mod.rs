@@ -32,7 +32,7 @@ pub use self::payload::Payload;
 pub use self::revoke::{Revoked, Unsent};
 
 use self::builder::Notes;
-use self::segment::Segments;
+use self::segment::{Content, Segments};
 
 /// A finished message: segments in wire order, with checksum slots that may still be open.
 ///
@@ -61,8 +61,7 @@ use self::segment::Segments;
 pub struct SegmentChain<'b> {
     segments: Segments<'b>,
     notes: Box<Notes>,
-    /// Here as well as at the segments' end: whoever handles many messages asks for it again and again, and that memory is
-    /// out of the cache when the kernel has copied their pages.
+    /// That of the segments, kept here: their memory is out of the cache when the kernel has copied the pages.
     len: u64,
     /// Every byte before this position is final.
     sealed: u64,
@@ -150,7 +149,7 @@ impl<'b> SegmentChain<'b> {
     ) -> Gathered {
         let to = self.sealed.min(from.saturating_add(max_bytes));
         let before = out.len();
-        let gathered = self.segments.gather(&self.notes.arena, from, to, max_slices, out);
+        let gathered = self.content().gather(from, to, max_slices, out);
         let end = from + gathered.bytes;
         if gathered.bytes > 0
             && end < self.len()
@@ -158,9 +157,13 @@ impl<'b> SegmentChain<'b> {
             && let Some(earlier) = self.cut_before_trailer(from)
         {
             out.truncate(before);
-            return self.segments.gather(&self.notes.arena, from, earlier, max_slices, out);
+            return self.content().gather(from, earlier, max_slices, out);
         }
         gathered
+    }
+
+    fn content(&self) -> Content<'_> {
+        Content { segments: &self.segments, arena: &self.notes.arena }
     }
 
     /// Where to end a call instead of at the trailer: before the last payload slice, or in its middle if it is all
@@ -255,7 +258,7 @@ impl<'b> SealedChain<'b> {
 
     /// The bytes from position `from` on as a [`bytes::Buf`], vectored.
     pub fn buf(&self, from: u64) -> ChainBuf<'_> {
-        ChainBuf::new(&self.0.segments, &self.0.notes.arena, from)
+        ChainBuf::new(self.0.content(), from)
     }
 
     /// The bytes before `position` and the rest, as two chains; nothing is copied but the scratch bytes. Positions past

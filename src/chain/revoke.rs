@@ -112,7 +112,7 @@ impl SegmentChain<'_> {
                 let mut notes = self.notes_of_rest();
                 let Notes { arena, slots, .. } = &mut *notes;
                 arena[mark.scratch..mark.scratch + mark.bytes.len()].copy_from_slice(&mark.bytes);
-                match slots.replace((&self.segments, &self.notes.arena), (&segments, arena), sent) {
+                match slots.replace(self.content(), &segments, arena, sent) {
                     Ok(()) => Rest::Aborted(SegmentChain::new(segments, notes, self.sealed, 0)),
                     Err(_) => Rest::None,
                 }

@@ -5,7 +5,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use super::ChainError;
-use super::segment::{Piece, Segments};
+use super::segment::{Content, Piece, Segments};
 use crate::checksum::Digest;
 
 /// The bytes of `start..end` end up, digested, at `at`.
@@ -89,16 +89,14 @@ impl Slots {
         }
     }
 
-    /// Sorts, and finds slots that depend on themselves.
+    /// Sorts them. Most chains have none.
     #[inline]
     pub(super) fn order(&mut self) -> Result<(), ChainError> {
-        if self.list.is_empty() {
-            return Ok(());
-        }
-        self.order_some()
+        if self.list.is_empty() { Ok(()) } else { self.sort() }
     }
 
-    fn order_some(&mut self) -> Result<(), ChainError> {
+    /// Sorts, and finds slots that depend on themselves.
+    fn sort(&mut self) -> Result<(), ChainError> {
         if !self.list.iter().any(Slot::leads) {
             // A trailing slot is covered only by slots that end later.
             if !self.list.is_sorted_by_key(|slot| slot.end) {
@@ -154,7 +152,8 @@ impl Slots {
     pub(super) fn seal_through(&mut self, segments: &Segments<'_>, arena: &mut [u8], to: u64) {
         while self.done < self.eager {
             let Slot { start, end, .. } = self.list[self.done];
-            self.digested += digest(&mut self.list[self.done].digest, (segments, arena), start, end);
+            let content = Content { segments, arena };
+            self.digested += digest(&mut self.list[self.done].digest, content, start, end);
             self.write_next(arena);
         }
         loop {
@@ -164,12 +163,12 @@ impl Slots {
             if self.frontier >= to || self.all_done() {
                 return;
             }
-            self.advance((segments, arena), to);
+            self.advance(Content { segments, arena }, to);
         }
     }
 
     /// Digests up to the next border of a cover, at most to `to`.
-    fn advance(&mut self, bytes: Content<'_>, to: u64) {
+    fn advance(&mut self, content: Content<'_>, to: u64) {
         let from = self.frontier;
         let open = &mut self.list[self.done..];
         let mut border = to;
@@ -186,7 +185,7 @@ impl Slots {
         let covering_slots = open.iter_mut().filter(|slot| slot.start <= from && slot.end > from);
         if covering == 1 {
             for slot in covering_slots {
-                self.digested += digest(&mut slot.digest, bytes, from, border);
+                self.digested += digest(&mut slot.digest, content, from, border);
             }
             return;
         }
@@ -200,26 +199,27 @@ impl Slots {
             } else if let Some(mut zero) =
                 slot.digest.zero_state().filter(|zero| zero.same_kind(&slot.digest))
             {
-                let len = covered(bytes, from, border);
-                self.digested += digest(&mut zero, bytes, from, border);
+                let len = covered(content, from, border);
+                self.digested += digest(&mut zero, content, from, border);
                 let joined = slot.digest.concat(&zero, len);
                 debug_assert!(joined, "of the same kind");
                 shared.push((zero, len));
             } else {
-                self.digested += digest(&mut slot.digest, bytes, from, border);
+                self.digested += digest(&mut slot.digest, content, from, border);
             }
         }
     }
 
-    /// Corrects what was digested ahead of `sent`, after `old` became `new`: payload from there on became zeros, and
-    /// scratch bytes may differ. Values that have not left are written to `new` again.
+    /// Corrects what was digested ahead of `sent`, after `old` became `segments` and `arena`: payload from there on became
+    /// zeros, and scratch bytes may differ. Values that have not left are written to `arena` again.
     ///
     /// The unsent part of what a linear checksum has digested is read once more and taken out by arithmetic; others are
     /// digested again from their cover's start, as far as they had come.
     pub(super) fn replace(
         &mut self,
         old: Content<'_>,
-        (segments, arena): (&Segments<'_>, &mut [u8]),
+        segments: &Segments<'_>,
+        arena: &mut [u8],
         sent: u64,
     ) -> Result<(), ValueHasLeft> {
         for index in 0..self.list.len() {
@@ -245,7 +245,7 @@ impl Slots {
                 } else if let Some(initial) = &slot.initial {
                     slot.digest = initial.clone();
                     digest(&mut slot.digest, old, slot.start, from);
-                    digest(&mut slot.digest, (segments, arena), from, digested);
+                    digest(&mut slot.digest, Content { segments, arena }, from, digested);
                 }
             }
             if done {
@@ -262,9 +262,6 @@ impl Slots {
     }
 }
 
-/// A chain's bytes: its segments, and the arena that the scratch ones lie in.
-type Content<'s> = (&'s Segments<'s>, &'s [u8]);
-
 #[derive(Clone, Copy, PartialEq)]
 enum Visit {
     New,
@@ -273,9 +270,9 @@ enum Visit {
 }
 
 /// Digests the bytes between two positions; returns how many were read.
-fn digest(digest: &mut Digest, (segments, arena): Content<'_>, from: u64, to: u64) -> u64 {
+fn digest(digest: &mut Digest, content: Content<'_>, from: u64, to: u64) -> u64 {
     let mut read = 0;
-    for piece in segments.walk(arena, from, to) {
+    for piece in content.walk(from, to) {
         match piece {
             Piece::Scratch(bytes, _) | Piece::Payload(bytes) => {
                 digest.update(bytes);
@@ -290,15 +287,9 @@ fn digest(digest: &mut Digest, (segments, arena): Content<'_>, from: u64, to: u6
 
 /// Whether any byte between two positions differs, payload having become zeros; the difference (exclusive or) is
 /// digested.
-fn difference(
-    (segments, old): Content<'_>,
-    new: &[u8],
-    from: u64,
-    to: u64,
-    mut delta: Option<&mut Digest>,
-) -> bool {
+fn difference(old: Content<'_>, arena: &[u8], from: u64, to: u64, mut delta: Option<&mut Digest>) -> bool {
     let mut differs = false;
-    for piece in segments.walk(old, from, to) {
+    for piece in old.walk(from, to) {
         match (piece, &mut delta) {
             (Piece::Payload(bytes), Some(delta)) => {
                 differs = true;
@@ -306,7 +297,7 @@ fn difference(
             }
             (Piece::Payload(_), None) => differs = true,
             (Piece::Scratch(before, offset), delta) => {
-                let after = &new[offset..offset + before.len()];
+                let after = &arena[offset..offset + before.len()];
                 let changed: SmallVec<[u8; 64]> = before.iter().zip(after).map(|(a, b)| a ^ b).collect();
                 differs |= changed.iter().any(|byte| *byte != 0);
                 if let Some(delta) = delta {
@@ -321,13 +312,13 @@ fn difference(
 }
 
 /// How many bytes between two positions a cover counts.
-fn covered((segments, arena): Content<'_>, from: u64, to: u64) -> u64 {
+fn covered(content: Content<'_>, from: u64, to: u64) -> u64 {
     let len = |piece| match piece {
         Piece::Scratch(bytes, _) | Piece::Payload(bytes) => bytes.len() as u64,
         Piece::Zeros(len) => len,
         Piece::Marker => 0,
     };
-    segments.walk(arena, from, to).map(len).sum()
+    content.walk(from, to).map(len).sum()
 }
 
 /// Where and how long, never the values.

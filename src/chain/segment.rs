@@ -58,7 +58,7 @@ impl<'b> Segments<'b> {
         self.0.last().map_or(0, |segment| segment.end)
     }
 
-    /// Adds the arena's bytes from `offset` on, which are the last, as far as `end`; a neighbouring scratch segment grows.
+    /// Scratch bytes from `offset` on in the arena, just put there, up to position `end`; a scratch segment before them grows.
     #[inline]
     pub(super) fn put(&mut self, offset: usize, end: u64) {
         match self.0.last_mut() {
@@ -106,74 +106,6 @@ impl<'b> Segments<'b> {
                 self.start_of(first)..self.0[last].end
             }
             None => self.len()..self.len(),
-        }
-    }
-
-    /// The pieces between two positions, in order.
-    pub(super) fn walk<'s>(&'s self, arena: &'s [u8], from: u64, to: u64) -> impl Iterator<Item = Piece<'s>> {
-        let mut index = self.index_of(from);
-        let mut at = from;
-        std::iter::from_fn(move || {
-            let segment = self.0.get(index).filter(|_| at < to)?;
-            let end = segment.end.min(to);
-            let skip = at - self.start_of(index);
-            let len = end - at;
-            (at, index) = (end, index + 1);
-            Some(match &segment.source {
-                Source::Marker(_) => Piece::Marker,
-                Source::Zeros => Piece::Zeros(len),
-                Source::Scratch(offset) => {
-                    Piece::Scratch(segment.source.memory(arena, skip, len), offset + skip as usize)
-                }
-                source => Piece::Payload(source.memory(arena, skip, len)),
-            })
-        })
-    }
-
-    /// Appends slices of the bytes between two positions; see [`SegmentChain::gather`](super::SegmentChain::gather).
-    pub(super) fn gather<'s>(
-        &'s self,
-        arena: &'s [u8],
-        from: u64,
-        to: u64,
-        max_slices: usize,
-        out: &mut Vec<IoSlice<'s>>,
-    ) -> Gathered {
-        let index = if from == 0 { 0 } else { self.index_of(from) };
-        let gathered = Gathered::default();
-        let mut run = Run { arena, out, gathered, touching: 0, room: max_slices, scratch: 0..0 };
-        let mut at = from;
-        // Only the first segment is entered in its middle.
-        let mut skip = (from - self.start_of(index)) as usize;
-        for Segment { end, source } in &self.0[index..] {
-            if at >= to {
-                break;
-            }
-            let len = (*end.min(&to) - at) as usize;
-            let whole = match source {
-                Source::Borrowed(bytes) => run.payload(&bytes[skip..skip + len]),
-                Source::Shared(bytes) => run.payload(&bytes[skip..skip + len]),
-                Source::Scratch(offset) | Source::Marker(offset) => {
-                    run.scratch(offset + skip..offset + skip + len)
-                }
-                Source::Zeros => run.zeros(len),
-            };
-            if !whole {
-                break;
-            }
-            skip = 0;
-            at = *end;
-        }
-        run.gathered
-    }
-
-    /// The bytes of the segment at `position` from there on, as far as they are one piece of memory.
-    pub(super) fn chunk<'s>(&'s self, arena: &'s [u8], position: u64) -> &'s [u8] {
-        let index = self.index_of(position);
-        let Some(segment) = self.0.get(index) else { return &[] };
-        match &segment.source {
-            Source::Zeros => &ZEROS[..(segment.end - position).min(ZEROS.len() as u64) as usize],
-            source => source.memory(arena, position - self.start_of(index), segment.end - position),
         }
     }
 
@@ -272,6 +204,7 @@ impl<'b> Segments<'b> {
                 Source::Marker(offset) => copy.push(segment.end - start, Source::Marker(*offset)),
                 Source::Zeros => copy.push(segment.end - start, Source::Zeros),
                 payload @ (Source::Shared(_) | Source::Borrowed(_)) => {
+                    // Payload: it is not in an arena.
                     let unsent = payload.memory(&[], cut - start, segment.end - cut);
                     copied += unsent.len() as u64;
                     copy.push(cut - start, Source::Zeros);
@@ -315,6 +248,87 @@ impl<'b> Segments<'b> {
     }
 }
 
+/// A chain's bytes: its segments, and the arena that the scratch ones lie in.
+#[derive(Clone, Copy)]
+pub(super) struct Content<'s> {
+    pub(super) segments: &'s Segments<'s>,
+    pub(super) arena: &'s [u8],
+}
+
+impl<'s> Content<'s> {
+    /// The pieces between two positions, in order.
+    pub(super) fn walk(self, from: u64, to: u64) -> impl Iterator<Item = Piece<'s>> {
+        let Self { segments, arena } = self;
+        let mut index = segments.index_of(from);
+        let mut at = from;
+        std::iter::from_fn(move || {
+            let segment = segments.0.get(index).filter(|_| at < to)?;
+            let end = segment.end.min(to);
+            let skip = at - segments.start_of(index);
+            let len = end - at;
+            (at, index) = (end, index + 1);
+            Some(match &segment.source {
+                Source::Marker(_) => Piece::Marker,
+                Source::Zeros => Piece::Zeros(len),
+                Source::Scratch(offset) => {
+                    Piece::Scratch(segment.source.memory(arena, skip, len), offset + skip as usize)
+                }
+                source => Piece::Payload(source.memory(arena, skip, len)),
+            })
+        })
+    }
+
+    /// Appends slices of the bytes between two positions; see [`SegmentChain::gather`](super::SegmentChain::gather).
+    pub(super) fn gather(
+        self,
+        from: u64,
+        to: u64,
+        max_slices: usize,
+        out: &mut Vec<IoSlice<'s>>,
+    ) -> Gathered {
+        let Self { segments, arena } = self;
+        // Most calls begin at the start.
+        let index = if from == 0 { 0 } else { segments.index_of(from) };
+        let gathered = Gathered::default();
+        let mut run = Run { arena, out, gathered, touching: 0, room: max_slices, scratch: 0..0 };
+        let mut at = from;
+        // Only the first segment is entered in its middle.
+        let mut skip = (from - segments.start_of(index)) as usize;
+        for Segment { end, source } in &segments.0[index..] {
+            if at >= to {
+                break;
+            }
+            let len = *end.min(&to) - at;
+            let piece = skip..skip + len as usize;
+            let whole = match source {
+                Source::Borrowed(bytes) => run.payload(&bytes[piece]),
+                Source::Shared(bytes) => run.payload(&bytes[piece]),
+                Source::Scratch(offset) | Source::Marker(offset) => {
+                    run.scratch(offset + piece.start..offset + piece.end)
+                }
+                Source::Zeros => run.zeros(len),
+            };
+            if !whole {
+                break;
+            }
+            skip = 0;
+            at = *end;
+        }
+        run.gathered
+    }
+
+    /// The bytes of the segment at `position` from there on, as far as they are one piece of memory.
+    pub(super) fn chunk(self, position: u64) -> &'s [u8] {
+        let Self { segments, arena } = self;
+        let index = segments.index_of(position);
+        let Some(segment) = segments.0.get(index) else { return &[] };
+        match &segment.source {
+            Source::Zeros => &ZEROS[..(segment.end - position).min(ZEROS.len() as u64) as usize],
+            source => source.memory(arena, position - segments.start_of(index), segment.end - position),
+        }
+    }
+}
+
 /// Slices that are appended one after the other; scratch bytes that touch become one.
 struct Run<'s, 'o> {
     arena: &'s [u8],
@@ -328,7 +342,7 @@ struct Run<'s, 'o> {
     scratch: Range<usize>,
 }
 
-/// Each appends a slice, or several; `false` if there was not room for all.
+/// Every call but `push` appends one slice or several; `false`: there was no room for all.
 impl<'s> Run<'s, '_> {
     #[inline]
     fn payload(&mut self, slice: &'s [u8]) -> bool {
@@ -354,10 +368,10 @@ impl<'s> Run<'s, '_> {
         self.push(&self.arena[range])
     }
 
-    fn zeros(&mut self, mut len: usize) -> bool {
+    fn zeros(&mut self, mut len: u64) -> bool {
         while len > 0 {
-            let n = len.min(ZEROS.len());
-            if !self.payload(&ZEROS[..n]) {
+            let n = len.min(ZEROS.len() as u64);
+            if !self.payload(&ZEROS[..n as usize]) {
                 return false;
             }
             len -= n;

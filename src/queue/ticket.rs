@@ -77,12 +77,13 @@ pub(super) struct Tickets {
     told: VecDeque<Arc<Fate>>,
 }
 
-/// Free fates that are kept.
+/// Of each list: the fates above so many are let go as soon as nobody holds them.
 const KEPT: usize = 4096;
 
 impl Tickets {
     pub(super) fn open(&mut self) -> Arc<Fate> {
         self.open += 1;
+        self.trim();
         if let Some(fate) = self.free.pop() {
             return fate;
         }
@@ -91,7 +92,6 @@ impl Tickets {
             let Some(mut fate) = self.told.pop_front() else { break };
             if let Some(free) = Arc::get_mut(&mut fate) {
                 *free = Fate::default();
-                self.trim();
                 return fate;
             }
             self.told.push_back(fate);
@@ -99,7 +99,7 @@ impl Tickets {
         Arc::default()
     }
 
-    /// Lets go of a free fate if there are more than are worth keeping.
+    /// Lets go of one that is free if there are more than are worth keeping.
     fn trim(&mut self) {
         if self.told.len() > KEPT && self.told.front().is_some_and(is_free) {
             self.told.pop_front();
@@ -323,5 +323,29 @@ impl<M> Drop for Ticket<M> {
 impl<M> fmt::Debug for Ticket<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket").field("outcome", &self.outcome()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fates_that_were_held_for_long_are_not_kept_for_ever() {
+        let mut tickets = Tickets::default();
+        let held: Vec<_> = (0..3 * KEPT).map(|_| tickets.open()).collect();
+        for fate in &held {
+            assert!(tickets.resolve(fate.clone(), Outcome::Sent).is_none());
+        }
+        assert_eq!((tickets.live(), tickets.told.len()), (3 * KEPT, 3 * KEPT));
+        drop(held);
+        // Let go at once, each of them.
+        for _ in 0..3 * KEPT {
+            let fate = tickets.open();
+            assert!(fate.outcome().is_none());
+            assert!(tickets.resolve(fate, Outcome::Sent).is_none());
+        }
+        assert_eq!(tickets.live(), 0);
+        assert!(tickets.told.len() <= KEPT && tickets.free.len() <= KEPT);
     }
 }

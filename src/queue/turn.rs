@@ -96,7 +96,7 @@ where
         while state.dead.is_none() {
             refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
             let nothing = engine.taken.is_empty() && batch.outgoing.is_empty();
-            if nothing && state.bulk.room.is_expecting() && !gave_way {
+            if nothing && state.bulk.room.has_unclaimed() && !gave_way {
                 // Whoever was granted room is about to push, on this very core maybe: what comes while the role is taken
                 // leaves together, and not one by one.
                 gave_way = true;
@@ -113,7 +113,8 @@ where
                 }
                 return Ok(self.park(state, later, Flushed::Idle));
             }
-            (state.ready, gave_way) = (false, false);
+            state.ready = false;
+            gave_way = false;
             shared.core.unlock(state, &mut later);
 
             let gap = engine.frame(batch);
@@ -238,18 +239,18 @@ impl<M: Queued, F, T> Drop for Turn<'_, M, F, T> {
 fn refill<M>(state: &mut State<M>, batch: &Batch, taken: &mut VecDeque<Waiting<M>>, batch_bytes: u64) {
     let mut bytes = batch.outgoing.iter().map(Outgoing::remaining).fold(0, u64::saturating_add);
     let mut room = BATCH_MESSAGES.saturating_sub(batch.outgoing.len());
-    // The rule, in one stroke.
+    // Without control messages there is nothing to choose: bulk as far as the batch has room.
     if state.control.waiting.is_empty() && !planted("last come, first served") {
+        if bytes < batch_bytes && room > 0 {
+            state.burst = CONTROL_BURST;
+        }
         let fits = |waiting: &&Waiting<M>| {
-            let takes = bytes < batch_bytes;
+            let fits = bytes < batch_bytes;
             bytes = bytes.saturating_add(waiting.share.bytes.max(1));
-            takes
+            fits
         };
         let count = state.bulk.waiting.iter().take(room).take_while(fits).count();
-        if count > 0 {
-            state.burst = CONTROL_BURST;
-            taken.extend(state.bulk.waiting.drain(..count));
-        }
+        taken.extend(state.bulk.waiting.drain(..count));
         return;
     }
     while bytes < batch_bytes && room > 0 {

@@ -60,8 +60,8 @@ impl Ledger {
         self.requests
     }
 
-    /// Whether somebody was granted a share and has not come for it yet.
-    pub(crate) fn is_expecting(&self) -> bool {
+    /// Whether a share was granted that nobody has come for yet.
+    pub(crate) fn has_unclaimed(&self) -> bool {
         self.granted > 0
     }
 

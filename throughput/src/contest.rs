@@ -201,7 +201,7 @@ impl<'c> Contest<'c> {
         self
     }
 
-    /// A piece lasts so many times as long as was asked for: for methods that take a while to get at their pace.
+    /// A piece lasts so many times as long as was asked for: for methods that take a while to reach their pace.
     #[must_use]
     pub fn longer(mut self, times: u32) -> Self {
         self.longer = times;

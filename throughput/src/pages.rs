@@ -65,8 +65,11 @@ impl Pool {
     /// The segments in the order in which messages take them, as slices of one shared memory.
     pub fn into_segments(self) -> Vec<Bytes> {
         let memory = Bytes::from(self.memory);
-        let at = |segment: &usize| self.start + segment * self.segment;
-        self.order.iter().map(|segment| memory.slice(at(segment)..at(segment) + self.segment)).collect()
+        let segment = |number: &usize| {
+            let at = self.start + number * self.segment;
+            memory.slice(at..at + self.segment)
+        };
+        self.order.iter().map(segment).collect()
     }
 
     /// Messages of `size` payload bytes that together walk the pool once, or one if it is larger than the pool.

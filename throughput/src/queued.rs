@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use segchain::chain::{ChainBuilder, ChainError};
-use segchain::checksum::Crc32c;
 use segchain::framer::Framer;
 use segchain::queue::Queued;
 
@@ -17,20 +16,13 @@ struct Parts {
     head: Vec<u8>,
     pages: Vec<Bytes>,
     foot: Vec<u8>,
-    crc_at: Option<u64>,
 }
 
 impl Shared {
-    /// A copy of these bytes. With `crc_at` framing computes the CRC-32C of the pages (raw, from 0) and writes it there in
-    /// the footer, little-endian.
-    pub fn new<'p>(
-        head: &[u8],
-        pages: impl IntoIterator<Item = &'p [u8]>,
-        foot: &[u8],
-        crc_at: Option<u64>,
-    ) -> Self {
+    /// A copy of these bytes.
+    pub fn new<'p>(head: &[u8], pages: impl IntoIterator<Item = &'p [u8]>, foot: &[u8]) -> Self {
         let pages = pages.into_iter().map(Bytes::copy_from_slice).collect();
-        Self(Arc::new(Parts { head: head.to_vec(), pages, foot: foot.to_vec(), crc_at }))
+        Self(Arc::new(Parts { head: head.to_vec(), pages, foot: foot.to_vec() }))
     }
 
     /// Bytes in the pages.
@@ -61,18 +53,12 @@ impl Framer<Shared> for Framing {
     where
         Shared: 'm,
     {
-        let Parts { head, pages, foot, crc_at } = &*message.0;
+        let Parts { head, pages, foot } = &*message.0;
         out.put(head);
-        let data = out.here();
         for page in pages {
             out.push(page.clone());
         }
-        if !foot.is_empty() {
-            let foot = out.put(foot);
-            if let Some(at) = *crc_at {
-                out.slot(data..foot, Crc32c::raw(0), foot.at(at, 4));
-            }
-        }
+        out.put(foot);
         out.check()
     }
 }

@@ -282,7 +282,7 @@ fn receive(socket: &Socket, waiting: &Waiting) {
 /// A message that can wait in a queue, and the number in its head.
 fn numbered(message: &Message<'_>) -> (u64, Shared) {
     let number = message.head.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
-    (number, Shared::new(&message.head, message.segments.iter().copied(), &message.foot, None))
+    (number, Shared::new(&message.head, message.segments.iter().copied(), &message.foot))
 }
 
 fn lock(waiting: &Waiting) -> MutexGuard<'_, Option<Expected>> {

@@ -44,7 +44,7 @@ pub const GROUP: Group = Group {
     name: "small",
     about: "Baseline: one sendmsg of ready iovecs a message. Raw: one sendmsg of ready iovecs for as many messages as \
             the row's. Batches are segchain's send_batch; producers are threads that push into one SendQueue, or \
-            take turns with a mutex, a buffer and a write each, all on the sender's core. Of records received the baseline is tokio-util LengthDelimitedCodec.",
+            take turns with a mutex, a buffer and a write each, all on the sender's core. Pieces are four times as long as --piece. Of records received the baseline is tokio-util LengthDelimitedCodec.",
     run,
 };
 
@@ -150,6 +150,7 @@ fn targets(report: &mut Report, section: &Section, body: u64) {
 }
 
 /// One small message. Heads and bodies are slices of one memory each, which all rows send.
+#[derive(Clone)]
 struct Small {
     head: Bytes,
     body: Bytes,
@@ -192,10 +193,6 @@ impl Small {
         batch.iter().flat_map(each).collect()
     }
 
-    fn queued(&self, sealed: bool) -> Record {
-        Record { head: self.head.clone(), body: self.body.clone(), sealed }
-    }
-
     fn put<'m>(&'m self, out: &mut ChainBuilder<'m>, sealed: bool) {
         out.put(&self.head);
         let body = out.push_borrowed(&self.body);
@@ -210,35 +207,31 @@ fn put_crc(out: &mut ChainBuilder<'_>, body: Mark, sealed: bool) {
     }
 }
 
-/// A small message that waits in a queue.
-struct Record {
-    head: Bytes,
-    body: Bytes,
-    sealed: bool,
-}
-
-impl Queued for Record {
+impl Queued for Small {
     fn bytes(&self) -> u64 {
         (self.head.len() + self.body.len()) as u64
     }
 }
 
-struct Framing;
+/// Frames what waits in a queue.
+struct Framing {
+    sealed: bool,
+}
 
-impl Framer<Record> for Framing {
+impl Framer<Small> for Framing {
     type Error = ChainError;
 
     fn overhead(&self, _: u64) -> u64 {
         0
     }
 
-    fn frame<'m>(&mut self, record: Record, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
+    fn frame<'m>(&mut self, small: Small, out: &mut ChainBuilder<'m>) -> Result<(), ChainError>
     where
-        Record: 'm,
+        Small: 'm,
     {
-        out.put(&record.head);
-        let body = out.push(record.body);
-        put_crc(out, body, record.sealed);
+        out.put(&small.head);
+        let body = out.push(small.body);
+        put_crc(out, body, self.sealed);
         out.check()
     }
 }
@@ -255,8 +248,8 @@ fn send_rows<'m>(bench: &Bench, messages: &'m [Small], sealed: bool) -> io::Resu
         .collect();
 
     let what = format!("small, sending {}{crc}", size(body));
-    // Producers that begin send one by one until the scheduler first takes a core away from one that sends: some ms, of the
-    // 40 ms that four take for what raw calls one by one send in 120.
+    // Producers on one core send one by one until the scheduler first takes it from one that sends, which can last some
+    // milliseconds: a piece has to be long beside that.
     let mut contest = Contest::new(what, Side::Sender, UNIT * body)
         .longer(4)
         .partner(move |task| {
@@ -363,9 +356,9 @@ fn queued(
     sealed: bool,
     producers: Producers,
 ) -> io::Result<Counts> {
-    let queue = SendQueue::new(Framing, SocketRef::new(socket.clone()));
+    let queue = SendQueue::new(Framing { sealed }, SocketRef::new(socket.clone()));
     let cpu = producers.run(count, messages.len(), |at| {
-        drop(queue.push(messages[at].queued(sealed))?);
+        drop(queue.push(messages[at].clone())?);
         Ok(())
     })?;
     queue.close();
