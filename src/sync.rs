@@ -8,9 +8,9 @@ pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 #[cfg(all(loom, feature = "loom"))]
-pub(crate) use loom::{thread::yield_now, thread_local};
+pub(crate) use loom::thread_local;
 #[cfg(not(all(loom, feature = "loom")))]
-pub(crate) use std::{thread::yield_now, thread_local};
+pub(crate) use std::thread_local;
 
 /// Locks, whoever panicked before: what the locks here guard is whole between any two of its statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

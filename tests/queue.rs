@@ -19,7 +19,7 @@ use bytes::Bytes;
 use segchain::chain::{Abort, ChainBuilder};
 use segchain::checksum::Crc32c;
 use segchain::framer::Framer;
-use segchain::queue::{Flushed, Push, PushError, QueueOptions, Queued, Revocation, SendQueue, Ticket, Work};
+use segchain::queue::{Flushed, PushError, QueueOptions, Queued, Revocation, SendQueue, Ticket, Work};
 use segchain::send::{Blocked, SendError, SendErrorKind, SendOptions};
 use segchain::transport::{Interest, MAX_SLICES, SendFlags, SocketRef, VectoredSend, Wait};
 use segchain_testkit::naive::{Random, crc, seed};
@@ -554,32 +554,6 @@ fn a_push_future_is_woken_when_room_appears_and_told_when_the_queue_ends() {
     assert_eq!(woken.count(), 2);
     let Poll::Ready(Err(refused)) = late.as_mut().poll(&mut context) else { panic!("not refused") };
     assert_eq!(refused.error().map(SendError::kind), Some(SendErrorKind::ShutDown));
-}
-
-/// Gets in when it is woken, in whatever thread that is.
-struct GetsIn(Mutex<Option<Push<Message, Frames, Pipe>>>);
-
-impl Wake for GetsIn {
-    fn wake(self: Arc<Self>) {
-        let mut push = self.0.lock().expect("no panic").take().expect("woken once");
-        let pushed = push.poll_push(&mut Context::from_waker(Waker::noop()));
-        assert!(matches!(pushed, Poll::Ready(Ok(_))));
-    }
-}
-
-#[test]
-fn what_those_who_were_granted_room_push_leaves_in_the_same_turn_and_in_one_call() {
-    let queue = with(Pipe::new([]), QueueOptions::new().pushers_flush(false).bounds(100, 2));
-    let _first = [10, 11].map(|len| put(&queue, message(len)));
-    for len in [12, 13] {
-        let push = Arc::new(GetsIn(Mutex::new(Some(queue.push_async(message(len))))));
-        let waker = Waker::from(push.clone());
-        let mut push = push.0.lock().expect("no panic");
-        let push = push.as_mut().expect("not woken yet");
-        assert!(push.poll_push(&mut Context::from_waker(&waker)).is_pending());
-    }
-    assert_eq!(queue.flush(), Ok(Flushed::Idle));
-    assert_eq!((queue.len(), queue.transport().calls().len()), (0, 2));
 }
 
 #[test]

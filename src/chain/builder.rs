@@ -477,7 +477,8 @@ impl<'b> ChainBuilder<'b> {
     }
 
     /// Adds a segment; an empty one is left out, so that no later step meets one.
-    #[inline]
+    #[allow(clippy::inline_always, reason = "for every page of every message")]
+    #[inline(always)]
     fn add(&mut self, len: u64, source: Source<'b>) -> Mark {
         let start = self.len;
         if len > 0 && self.grow(len) {

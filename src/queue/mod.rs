@@ -175,8 +175,8 @@ where
         Self { shared: Arc::new(Shared { core, engine: Mutex::new(Some(engine)), transport, options }) }
     }
 
-    /// Flushes until nothing is left or the transport takes no more, unless somebody else does. Never waits; at most it
-    /// yields its core to those whom it has just granted room. For event loops: call it when the transport is writable, and when [`poll_work`](Self::poll_work) is ready.
+    /// Flushes until nothing is left or the transport takes no more, unless somebody else does. Never waits. For event
+    /// loops: call it when the transport is writable, and when [`poll_work`](Self::poll_work) is ready.
     ///
     /// # Errors
     /// What ended the stream. Every ticket that it concerns has it too.

@@ -12,7 +12,7 @@ use super::{CONTROL_BURST, Flushed, Queued, Shared};
 use crate::chain::{ChainBuilder, Outgoing};
 use crate::framer::Framer;
 use crate::send::{Backoff, Progress, SendError, SendErrorKind, StreamSender};
-use crate::sync::{Arc, MutexGuard, lock, planted, thread_local, yield_now};
+use crate::sync::{Arc, MutexGuard, lock, planted, thread_local};
 use crate::transport::VectoredSend;
 
 /// What only the flusher touches.
@@ -92,19 +92,9 @@ where
         };
         let mut turn = shared.options.turn_bytes;
         let mut later = std::mem::take(&mut engine.later);
-        let mut gave_way = false;
         while state.dead.is_none() {
             refill(&mut state, batch, &mut engine.taken, shared.options.batch_bytes);
             let nothing = engine.taken.is_empty() && batch.outgoing.is_empty();
-            if nothing && state.bulk.room.has_unclaimed() && !gave_way {
-                // Whoever was granted room is about to push, on this very core maybe: what comes while the role is taken
-                // leaves together, and not one by one.
-                gave_way = true;
-                shared.core.unlock(state, &mut later);
-                yield_now();
-                state = shared.core.lock();
-                continue;
-            }
             // A revoke took what was to follow the last call: one without messages pushes that out.
             if nothing && !engine.sender.owes_more() {
                 if planted("idle without a look") {
@@ -114,7 +104,6 @@ where
                 return Ok(self.park(state, later, Flushed::Idle));
             }
             state.ready = false;
-            gave_way = false;
             shared.core.unlock(state, &mut later);
 
             let gap = engine.frame(batch);

@@ -60,11 +60,6 @@ impl Ledger {
         self.requests
     }
 
-    /// Whether a share was granted that nobody has come for yet.
-    pub(crate) fn has_unclaimed(&self) -> bool {
-        self.granted > 0
-    }
-
     /// How many stand in the line.
     pub(crate) fn waiting(&self) -> usize {
         self.waiters.len()
