@@ -430,7 +430,7 @@ fn after_a_thousand_resets_in_mid_message_every_ticket_is_resolved_and_every_per
         println!("{sent} records sent, {failed} failed");
         assert_eq!((window.bytes_in_flight(), window.requests_in_flight()), (0, 0));
         assert_eq!(sent + failed, 60_000);
-        assert!(sent > 0 && failed > 0);
+        assert!(sent > 1000 && failed > 1000);
     });
 }
 
@@ -511,7 +511,7 @@ fn with_one_in_three_revoked_the_stream_stays_whole_and_what_is_told_is_what_hap
             let dropped = dropped.load(Ordering::SeqCst);
             let [whole, aborted, gone] = [0, 1, 2].map(|fate: usize| fates[fate].len());
             println!("{whole} whole, {aborted} aborted, {gone} gone, {dropped} of them framed");
-            assert!(aborted > 0 && gone > 0);
+            assert!(aborted > 0 && gone > 100);
             assert!(sorted(&state.1.whole) == sorted(&fates[0]));
             assert!(sorted(&state.1.aborted) == sorted(&fates[1]));
             assert_eq!(state.1.pending.len(), 0);
@@ -614,6 +614,6 @@ fn a_push_that_races_with_the_end_of_the_queue_is_on_the_wire_or_fails() {
             assert!(state.1.whole.len() >= told, "seed {}", seed + case);
         }
         println!("{on_wire} on the wire, {failed} failed, {refused} refused");
-        assert!(on_wire > 0 && refused > 0);
+        assert!(on_wire > 500 && refused > 500);
     });
 }
