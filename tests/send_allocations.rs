@@ -53,6 +53,24 @@ fn below_17_segments_a_fresh_message_has_its_memory_from_the_start_and_a_recycle
     assert_eq!(allocated.count_total, fresh + 1);
 }
 
+#[test]
+fn a_recycled_message_of_one_fragment_allocates_nothing() {
+    static PAGE: [u8; 4096] = [7; 4096];
+    let marked = |mut out: ChainBuilder<'static>| {
+        out.fragment(1 << 20, |fragment| {
+            (fragment.len as u32 | u32::from(fragment.last) << 31).to_be_bytes()
+        });
+        out.put(&[1; 40]);
+        out.push(Bytes::from_static(&PAGE));
+        out.finish().expect("a chain without mistakes")
+    };
+    let mut memory = Some(marked(ChainBuilder::new()));
+    let allocated = measure(|| memory = memory.take().map(|chain| marked(chain.recycle())));
+    assert_eq!(allocated.count_total, 0);
+    let sealed = memory.expect("recycled").seal_all().to_vec();
+    assert_eq!(sealed, [&(0x8000_0000_u32 | 4136).to_be_bytes()[..], &[1; 40], &PAGE].concat());
+}
+
 /// The memory of a sent chain is the memory of the next one.
 fn steady_state(segments: usize, steps: &[SendStep], options: SendOptions) {
     let pages = vec![[7; 64]; segments];

@@ -426,9 +426,12 @@ impl<'b> ChainBuilder<'b> {
         let Fragments { max, width, mut marker } = fragments;
         let body = self.len - width;
         if body <= max {
-            let mut bytes = Vec::with_capacity(width as usize);
-            marker(Fragment { index: 0, len: body, last: true }, &mut bytes);
-            self.notes.arena[..bytes.len()].copy_from_slice(&bytes);
+            // Behind the scratch bytes, and then into the place that was reserved: no allocation for most messages.
+            let arena = &mut self.notes.arena;
+            let end = arena.len();
+            marker(Fragment { index: 0, len: body, last: true }, arena);
+            arena.copy_within(end.., 0);
+            arena.truncate(end);
             return Ok(());
         }
         if body.div_ceil(max) > Self::MAX_FRAGMENTS {

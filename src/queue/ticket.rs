@@ -73,7 +73,7 @@ pub(super) struct Tickets {
     open: usize,
     /// Those that nobody holds any more. The last is used first: its memory is likely to be in the cache.
     free: Vec<Arc<Fate>>,
-    /// Those that were told while somebody held them, in that order.
+    /// Those that were told while somebody held them, first told first, but for those that were looked at and still held.
     told: VecDeque<Arc<Fate>>,
 }
 
@@ -341,7 +341,7 @@ mod tests {
             assert!(tickets.resolve(fate.clone(), Outcome::Sent).is_none());
         }
         assert_eq!((tickets.live(), tickets.told.len()), (3 * KEPT, 3 * KEPT));
-        let longer = &held[..10].to_vec();
+        let longer = held[..10].to_vec();
         drop(held);
         // Let go at once, each of them.
         for _ in 0..3 * KEPT {

@@ -1,5 +1,6 @@
 //! The system calls and an emptied vector's memory ([`reuse`]): the only unsafe code of the crate. `sendmsg`, `recvmsg`,
-//! `poll`, and what differs between platforms. Policy (retries, limits, what an error means) is not here but in the rooms above.
+//! `poll`, and what differs between platforms. Policy (retries, limits, what an error means) is not here but in the rooms
+//! above.
 #![allow(unsafe_code)]
 
 mod join;
