@@ -206,6 +206,7 @@ impl<S: AsFd> SocketRef<S> {
 }
 
 impl<S: AsFd> VectoredSend for SocketRef<S> {
+    #[inline]
     fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         sys::send(self.0.as_fd(), bufs, None, flags.bits())
     }
@@ -243,6 +244,7 @@ impl<S: AsFd> Wait for SocketRef<S> {
 }
 
 impl<T: VectoredSend + ?Sized> VectoredSend for Arc<T> {
+    #[inline]
     fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         (**self).send_vectored(bufs, flags)
     }
@@ -276,6 +278,7 @@ impl<T: Wait + ?Sized> Wait for Arc<T> {
 }
 
 impl<T: VectoredSend + ?Sized> VectoredSend for &T {
+    #[inline]
     fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         (**self).send_vectored(bufs, flags)
     }

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes, BytesMut};
 use proptest::prelude::*;
@@ -639,14 +640,16 @@ fn markers_may_be_of_any_width_and_see_every_fragment_once() {
     for len in 0..10usize {
         for max in 1..=10 {
             let bytes = [7u8; 10];
-            let mut seen = Vec::new();
+            let seen = Arc::new(Mutex::new(Vec::new()));
             let mut out = ChainBuilder::new();
-            out.fragment(max, |f| {
-                seen.push((f.index, f.len, f.last));
+            let sees = seen.clone();
+            out.fragment(max, move |f| {
+                sees.lock().unwrap().push((f.index, f.len, f.last));
                 []
             });
             out.push_borrowed(&bytes[..len]);
             assert_eq!(out.finish().unwrap().seal_all().to_vec(), &bytes[..len]);
+            let seen = seen.lock().unwrap();
             let count = len.div_ceil(max as usize).max(1) as u64;
             assert_eq!(seen.len() as u64, count);
             assert!(seen.iter().enumerate().all(|(i, s)| s.0 == i as u64 && s.2 == (s.0 + 1 == count)));

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 
-use super::seal::{Slot, Slots};
-use super::segment::{Segments, Source};
+use super::body::{Body, Notes};
+use super::seal::Slot;
+use super::segment::{Payload, Segments};
 use super::{ChainError, SegmentChain};
 use crate::checksum::{Checksum, Digest};
 
@@ -30,37 +31,7 @@ use crate::checksum::{Checksum, Digest};
 /// # Ok::<(), segchain::chain::ChainError>(())
 /// ```
 pub struct ChainBuilder<'b> {
-    id: u64,
-    len: u64,
-    segments: Segments<'b>,
-    fragments: Option<Fragments<'b>>,
-    copy_below: usize,
-    copied: u64,
-    notes: Box<Notes>,
-}
-
-/// What a chain has besides its segments: the scratch bytes that some of them lie in, and what is to be done with all of
-/// them. Boxed, so that a chain is cheap to move.
-#[derive(Clone, Default)]
-pub(super) struct Notes {
-    /// The scratch bytes.
-    pub(super) arena: Vec<u8>,
-    pub(super) slots: Slots,
-    pub(super) abort: AbortRule,
-    /// From the first payload byte to the end of the last one: what lies outside is header and trailer.
-    pub(super) payload: Range<u64>,
-    /// The first mistake of whoever builds.
-    pub(super) error: Option<ChainError>,
-}
-
-impl Notes {
-    #[inline]
-    pub(super) fn clear(&mut self) {
-        self.arena.clear();
-        self.slots.clear();
-        self.abort = AbortRule::CloseStream;
-        self.error = None;
-    }
+    body: Box<Body<'b>>,
 }
 
 /// A place in a chain that is being built: where something was put or pushed, and how long it is.
@@ -117,12 +88,13 @@ pub(super) struct AbortPatch {
     pub(super) bytes: SmallVec<[u8; 8]>,
 }
 
-type MarkerFn<'b> = Box<dyn FnMut(Fragment, &mut Vec<u8>) + Send + 'b>;
+type MarkerFn = Box<dyn FnMut(Fragment, &mut Vec<u8>) + Send + Sync>;
 
-struct Fragments<'b> {
+/// How a message is to be cut up.
+pub(super) struct Fragments {
     max: u64,
     width: u64,
-    marker: MarkerFn<'b>,
+    marker: MarkerFn,
 }
 
 /// Chains and outgoing messages are told apart by number. A thread takes a thousand at a time: one shared counter would
@@ -160,47 +132,47 @@ impl<'b> ChainBuilder<'b> {
     /// memory of an earlier message, and makes no allocation at all.
     pub fn new() -> Self {
         // Most small messages have less: the headers and the footer of a Ceph v1 message are 75 bytes.
-        let notes = Notes { arena: Vec::with_capacity(192), ..Notes::default() };
-        Self::from_memory(Segments::with_room(), Box::new(notes))
+        let own = Notes { arena: Vec::with_capacity(192), ..Notes::default() };
+        Self::begin(Box::new(Body { lent: Segments::with_room(), own }))
     }
 
     #[inline]
-    pub(super) fn from_memory(segments: Segments<'b>, notes: Box<Notes>) -> Self {
-        let copy_below = Self::COPY_BELOW;
-        Self { id: next_id(), len: 0, segments, fragments: None, copy_below, copied: 0, notes }
+    pub(super) fn begin(mut body: Box<Body<'b>>) -> Self {
+        body.own.begin(Self::COPY_BELOW);
+        Self { body }
     }
 
     /// Bytes so far, a fragment marker at the start included.
     pub fn len(&self) -> u64 {
-        self.len
+        self.body.own.len
     }
 
     /// Whether nothing was put or pushed yet.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Sets the copy threshold: a pushed piece shorter than `n` bytes that directly follows scratch bytes is copied
     /// behind them, and counts as scratch from then on, in a revoke too. A short last page after other pages is not. 0 never
     /// copies.
     pub fn copy_below(&mut self, n: usize) {
-        self.copy_below = n;
+        self.body.own.copy_below = n;
     }
 
     /// An empty mark at the current end.
     #[inline]
     pub fn here(&self) -> Mark {
-        self.mark(self.len, 0)
+        self.mark(self.len(), 0)
     }
 
     /// Copies `bytes` into the scratch arena. What is put side by side leaves as one slice.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Mark {
-        let start = self.len;
+        let start = self.len();
         if !bytes.is_empty() && self.grow(bytes.len() as u64) {
-            let offset = self.notes.arena.len();
-            self.notes.arena.extend_from_slice(bytes);
-            self.segments.put(offset, self.len);
+            let offset = self.body.own.arena.len();
+            self.body.own.arena.extend_from_slice(bytes);
+            self.body.lent.put(offset, self.len());
         }
         self.mark(start, bytes.len() as u64)
     }
@@ -246,7 +218,7 @@ impl<'b> ChainBuilder<'b> {
         if self.is_to_be_copied(&bytes) {
             return self.copy(&bytes);
         }
-        self.add(bytes.len() as u64, Source::Shared(bytes))
+        self.add(bytes.len() as u64, Payload::Shared(bytes))
     }
 
     /// Pushes bytes that the caller keeps; nothing is copied unless they are below the copy threshold.
@@ -255,27 +227,27 @@ impl<'b> ChainBuilder<'b> {
         if self.is_to_be_copied(bytes) {
             return self.copy(bytes);
         }
-        self.add(bytes.len() as u64, Source::Borrowed(bytes))
+        self.add(bytes.len() as u64, Payload::Borrowed(bytes))
     }
 
     /// Pushes all that is left in `buf`. `Bytes` inside are shared, not copied; other buffers copy as they see fit.
     pub fn push_buf(&mut self, mut buf: impl Buf) -> Mark {
-        let start = self.len;
-        while buf.has_remaining() && self.notes.error.is_none() {
+        let start = self.len();
+        while buf.has_remaining() && self.body.own.error.is_none() {
             // Chunk by chunk: a buffer's own vectored view may be wrong about order or length (bytes 701, opendal 8063).
             let len = buf.chunk().len();
             if len == 0 {
-                self.fail(ChainError::EmptyChunk { position: self.len, remaining: buf.remaining() as u64 });
+                self.fail(ChainError::EmptyChunk { position: self.len(), remaining: buf.remaining() as u64 });
                 break;
             }
             self.push(buf.copy_to_bytes(len));
         }
-        self.mark(start, self.len - start)
+        self.mark(start, self.len() - start)
     }
 
     /// Pushes `len` zero bytes, all of them slices of one shared zero page.
     pub fn push_zeros(&mut self, len: u64) -> Mark {
-        self.add(len, Source::Zeros)
+        self.add(len, Payload::Zeros)
     }
 
     /// Adds zero bytes until the length since `since` began is a multiple of `multiple`.
@@ -284,10 +256,10 @@ impl<'b> ChainBuilder<'b> {
         if self.owns(since) && multiple == 0 {
             self.fail(ChainError::Zero);
         }
-        if self.notes.error.is_some() {
+        if self.body.own.error.is_some() {
             return self.here();
         }
-        let pad = (self.len - since.position).next_multiple_of(multiple) - (self.len - since.position);
+        let pad = (self.len() - since.position).next_multiple_of(multiple) - (self.len() - since.position);
         match SHORT.get(..pad as usize) {
             Some(zeros) => self.put(zeros),
             None => self.push_zeros(pad),
@@ -304,7 +276,7 @@ impl<'b> ChainBuilder<'b> {
             });
         }
         if let Some(offset) = self.scratch(at) {
-            self.notes.arena[offset..offset + bytes.len()].copy_from_slice(bytes);
+            self.body.own.arena[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
     }
 
@@ -329,12 +301,12 @@ impl<'b> ChainBuilder<'b> {
             self.fail(ChainError::CoverReversed { start, end });
         } else if at.position < end && at.position + at.len > start {
             self.fail(ChainError::SlotInsideCover { position: at.position, start, end });
-        } else if self.notes.slots.count() >= Self::MAX_SLOTS {
+        } else if self.body.own.slots.count() >= Self::MAX_SLOTS {
             self.fail(ChainError::TooManySlots);
         } else {
             let initial = digest.zero_state().is_none().then(|| digest.clone());
             let at_end = at.position + width;
-            self.notes.slots.push(Slot {
+            self.body.own.slots.push(Slot {
                 start,
                 end,
                 at: at.position,
@@ -349,7 +321,7 @@ impl<'b> ChainBuilder<'b> {
 
     /// Says what becomes of the message if it is abandoned half-sent. The last rule counts.
     pub fn on_abort(&mut self, rule: Abort<'_>) {
-        self.notes.abort = match rule {
+        self.body.own.abort = match rule {
             Abort::CloseStream => AbortRule::CloseStream,
             Abort::Finish => AbortRule::Finish,
             Abort::Patch { at, bytes } => {
@@ -364,8 +336,8 @@ impl<'b> ChainBuilder<'b> {
     }
 
     /// Cuts the message into fragments of at most `max` bytes, each behind a marker of `N` bytes. Has to be called before
-    /// anything is put or pushed; applied by [`finish`](Self::finish). Marks, slots and patches of the caller count the
-    /// bytes as if there was one fragment.
+    /// anything is put or pushed; applied by [`finish`](Self::finish), which calls `marker` once for each. Marks, slots and
+    /// patches of the caller count the bytes as if there was one fragment.
     ///
     /// ```
     /// use segchain::chain::ChainBuilder;
@@ -379,19 +351,19 @@ impl<'b> ChainBuilder<'b> {
     pub fn fragment<const N: usize>(
         &mut self,
         max: u64,
-        mut marker: impl FnMut(Fragment) -> [u8; N] + Send + 'b,
+        mut marker: impl FnMut(Fragment) -> [u8; N] + Send + Sync + 'static,
     ) {
-        if self.len > 0 || self.fragments.is_some() {
-            self.fail(ChainError::FragmentNotFirst { len: self.len });
+        if !self.is_empty() || self.body.own.fragments.is_some() {
+            self.fail(ChainError::FragmentNotFirst { len: self.len() });
         } else if max == 0 {
             self.fail(ChainError::Zero);
         } else {
             // The first marker's place, so that one fragment needs no change of the segments.
-            self.notes.arena.extend_from_slice(&[0; N]);
-            self.len = N as u64;
-            self.segments.push(self.len, Source::Marker(0));
+            self.body.own.arena.extend_from_slice(&[0; N]);
+            self.body.own.len = N as u64;
+            self.body.lent.put_marker(0, self.len());
             let marker = Box::new(move |f, out: &mut Vec<u8>| out.extend_from_slice(&marker(f)));
-            self.fragments = Some(Fragments { max, width: N as u64, marker });
+            self.body.own.fragments = Some(Fragments { max, width: N as u64, marker });
         }
     }
 
@@ -403,7 +375,7 @@ impl<'b> ChainBuilder<'b> {
     /// its slots and its fragment size.
     #[inline]
     pub fn check(&self) -> Result<(), ChainError> {
-        self.notes.error.map_or(Ok(()), Err)
+        self.body.own.error.map_or(Ok(()), Err)
     }
 
     /// Ends the message.
@@ -411,23 +383,26 @@ impl<'b> ChainBuilder<'b> {
     /// # Errors
     /// The first mistake of any call before, or [`ChainError::SlotCycle`], [`ChainError::TooManyFragments`] or
     /// [`ChainError::TooLong`].
+    #[inline]
     pub fn finish(mut self) -> Result<SegmentChain<'b>, ChainError> {
         self.check()?;
-        if let Some(fragments) = self.fragments.take() {
-            self.cut(fragments)?;
+        if self.body.own.fragments.is_some() {
+            self.cut()?;
         }
-        self.notes.slots.order()?;
-        self.notes.payload = self.segments.payload();
-        let sealed = if self.notes.slots.all_done() { self.segments.len() } else { 0 };
-        Ok(SegmentChain::new(self.segments, self.notes, sealed, self.copied))
+        let own = &mut self.body.own;
+        own.sealed = if own.slots.order()? { 0 } else { own.len };
+        Ok(SegmentChain(self.body))
     }
 
-    fn cut(&mut self, fragments: Fragments<'b>) -> Result<(), ChainError> {
-        let Fragments { max, width, mut marker } = fragments;
-        let body = self.len - width;
+    /// Puts the markers in.
+    fn cut(&mut self) -> Result<(), ChainError> {
+        let Some(Fragments { max, width, mut marker }) = self.body.own.fragments.take() else {
+            return Ok(());
+        };
+        let body = self.len() - width;
         if body <= max {
             // Behind the scratch bytes, and then into the place that was reserved: no allocation for most messages.
-            let arena = &mut self.notes.arena;
+            let arena = &mut self.body.own.arena;
             let end = arena.len();
             marker(Fragment { index: 0, len: body, last: true }, arena);
             arena.copy_within(end.., 0);
@@ -439,12 +414,17 @@ impl<'b> ChainBuilder<'b> {
         }
         let markers = body.div_ceil(max).saturating_mul(width);
         checked_len(body, markers)?;
-        self.segments.fragment(&mut self.notes.arena, width, max, marker);
+        self.body.lent.fragment(&mut self.body.own.arena, width, max, marker);
+        self.body.own.len = self.body.lent.len();
         // A position moves behind the marker of its own fragment, the end of a cover only behind those before it.
         let start = |position: u64| position + (position.max(width) - width) / max * width;
         let end = |position: u64| if position <= width { position } else { start(position - 1) + 1 };
-        self.notes.slots.translate(start, end);
-        if let AbortRule::Patch(abort) = &mut self.notes.abort {
+        self.body.own.slots.translate(start, end);
+        let payload = self.body.own.payload.clone();
+        if !payload.is_empty() {
+            self.body.own.payload = start(payload.start)..end(payload.end);
+        }
+        if let AbortRule::Patch(abort) = &mut self.body.own.abort {
             abort.position = start(abort.position);
         }
         Ok(())
@@ -452,19 +432,19 @@ impl<'b> ChainBuilder<'b> {
 
     #[inline]
     fn mark(&self, position: u64, len: u64) -> Mark {
-        Mark { chain: self.id, position, len }
+        Mark { chain: self.body.own.id, position, len }
     }
 
     fn fail(&mut self, error: ChainError) {
-        self.notes.error.get_or_insert(error);
+        self.body.own.error.get_or_insert(error);
     }
 
     /// Adds to the length; `false` if that is a mistake, or one was made before.
     #[inline]
     fn grow(&mut self, added: u64) -> bool {
-        match self.len.checked_add(added) {
-            Some(len) if len < 1 << 63 && self.notes.error.is_none() => {
-                self.len = len;
+        match self.len().checked_add(added) {
+            Some(len) if len < 1 << 63 && self.body.own.error.is_none() => {
+                self.body.own.len = len;
                 true
             }
             _ => self.refuse(added),
@@ -473,7 +453,7 @@ impl<'b> ChainBuilder<'b> {
 
     #[cold]
     fn refuse(&mut self, added: u64) -> bool {
-        if let Err(error) = checked_len(self.len, added) {
+        if let Err(error) = checked_len(self.len(), added) {
             self.fail(error);
         }
         false
@@ -482,10 +462,15 @@ impl<'b> ChainBuilder<'b> {
     /// Adds a segment; an empty one is left out, so that no later step meets one.
     #[allow(clippy::inline_always, reason = "for every page of every message")]
     #[inline(always)]
-    fn add(&mut self, len: u64, source: Source<'b>) -> Mark {
-        let start = self.len;
+    fn add(&mut self, len: u64, payload: Payload<'b>) -> Mark {
+        let start = self.len();
         if len > 0 && self.grow(len) {
-            self.segments.push_ending(self.len, source);
+            self.body.lent.push_payload(self.len(), payload);
+            let payload = &mut self.body.own.payload;
+            if payload.end == 0 {
+                payload.start = start;
+            }
+            payload.end = self.body.own.len;
         }
         self.mark(start, len)
     }
@@ -493,11 +478,11 @@ impl<'b> ChainBuilder<'b> {
     /// Whether a pushed piece is below the threshold and follows scratch bytes.
     #[inline]
     fn is_to_be_copied(&self, bytes: &[u8]) -> bool {
-        bytes.len() < self.copy_below && self.segments.ends_in_scratch()
+        bytes.len() < self.body.own.copy_below && self.body.lent.ends_in_scratch()
     }
 
     fn copy(&mut self, bytes: &[u8]) -> Mark {
-        self.copied += bytes.len() as u64;
+        self.body.own.copied += bytes.len() as u64;
         self.put(bytes)
     }
 
@@ -505,10 +490,10 @@ impl<'b> ChainBuilder<'b> {
     fn owns(&mut self, mark: Mark) -> bool {
         if mark.chain == OUT_OF_RANGE {
             self.fail(ChainError::MarkOutOfRange { position: mark.position, len: mark.len });
-        } else if mark.chain != self.id {
+        } else if mark.chain != self.body.own.id {
             self.fail(ChainError::ForeignMark { position: mark.position });
         }
-        self.notes.error.is_none()
+        self.body.own.error.is_none()
     }
 
     /// Where in the arena the bytes of a mark are; keeps the mistake if they are not there.
@@ -519,7 +504,7 @@ impl<'b> ChainBuilder<'b> {
         if mark.is_empty() {
             return Some(0); // no bytes are in the arena wherever they are
         }
-        let offset = self.segments.scratch_offset(mark.position, mark.len);
+        let offset = self.body.lent.scratch_offset(mark.position, mark.len);
         if offset.is_none() {
             self.fail(ChainError::NotScratch { position: mark.position, len: mark.len });
         }
@@ -566,10 +551,10 @@ impl Default for ChainBuilder<'_> {
 impl fmt::Debug for ChainBuilder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChainBuilder")
-            .field("len", &self.len)
-            .field("segments", &self.segments)
-            .field("slots", &self.notes.slots)
-            .field("error", &self.notes.error)
+            .field("len", &self.len())
+            .field("segments", &self.body.lent)
+            .field("slots", &self.body.own.slots)
+            .field("error", &self.body.own.error)
             .finish_non_exhaustive()
     }
 }

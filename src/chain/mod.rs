@@ -10,6 +10,7 @@
 //! the bytes of this cover, digested so, end up there. Nothing here makes a system call: the next room is
 //! [`send`](crate::send).
 
+mod body;
 mod buf;
 mod builder;
 mod error;
@@ -31,8 +32,8 @@ pub use self::outgoing::Outgoing;
 pub use self::payload::Payload;
 pub use self::revoke::{Revoked, Unsent};
 
-use self::builder::Notes;
-use self::segment::{Content, Segments};
+use self::body::Body;
+use self::segment::Segments;
 
 /// A finished message: segments in wire order, with checksum slots that may still be open.
 ///
@@ -58,15 +59,7 @@ use self::segment::{Content, Segments};
 /// assert_eq!(slices[1].as_ptr(), page.as_ptr()); // the caller's own page
 /// # Ok::<(), segchain::chain::ChainError>(())
 /// ```
-pub struct SegmentChain<'b> {
-    segments: Segments<'b>,
-    notes: Box<Notes>,
-    /// That of the segments, kept here: their memory is out of the cache when the kernel has copied the pages.
-    len: u64,
-    /// Every byte before this position is final.
-    sealed: u64,
-    copied: u64,
-}
+pub struct SegmentChain<'b>(Box<Body<'b>>);
 
 /// What one [`gather`](SegmentChain::gather) call appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,14 +72,10 @@ pub struct Gathered {
 }
 
 impl<'b> SegmentChain<'b> {
-    fn new(segments: Segments<'b>, notes: Box<Notes>, sealed: u64, copied: u64) -> Self {
-        Self { len: segments.len(), segments, notes, sealed, copied }
-    }
-
     /// Length in bytes, everything included.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.len
+        self.0.own.len
     }
 
     /// Whether the chain holds no bytes at all. Sending it makes no call.
@@ -97,20 +86,20 @@ impl<'b> SegmentChain<'b> {
     /// The position up to which every byte is final.
     #[inline]
     pub fn sealed(&self) -> u64 {
-        self.sealed
+        self.0.own.sealed
     }
 
     /// Payload bytes that were copied into the scratch arena because they were below the copy threshold, or by
     /// [`into_owned`](SegmentChain::into_owned).
     #[inline]
     pub fn copied(&self) -> u64 {
-        self.copied
+        self.0.own.copied
     }
 
     /// Bytes read for checksums so far.
     #[inline]
     pub fn digested(&self) -> u64 {
-        self.notes.slots.digested()
+        self.0.own.slots.digested()
     }
 
     /// Makes every byte before `position` final: digests what the slots there need and writes their values. Idempotent
@@ -121,10 +110,10 @@ impl<'b> SegmentChain<'b> {
     /// itself.
     pub fn seal_through(&mut self, position: u64) {
         let to = position.min(self.len());
-        if to > self.sealed {
-            let Notes { arena, slots, .. } = &mut *self.notes;
-            slots.seal_through(&self.segments, arena, to);
-            self.sealed = if self.notes.slots.all_done() { self.len() } else { to };
+        if to > self.sealed() {
+            let Body { lent, own } = &mut *self.0;
+            own.slots.seal_through(lent, &mut own.arena, to);
+            own.sealed = if own.slots.all_done() { own.len } else { to };
         }
     }
 
@@ -140,6 +129,7 @@ impl<'b> SegmentChain<'b> {
     ///
     /// If the limits would leave a bare trailer for the next call, the tail of the payload is left with it (where
     /// `max_slices` has room for header, trailer and one more).
+    #[inline]
     pub fn gather<'s>(
         &'s self,
         from: u64,
@@ -147,49 +137,49 @@ impl<'b> SegmentChain<'b> {
         max_slices: usize,
         out: &mut Vec<IoSlice<'s>>,
     ) -> Gathered {
-        let to = self.sealed.min(from.saturating_add(max_bytes));
+        let mut to = self.sealed().min(from.saturating_add(max_bytes));
         let before = out.len();
-        let gathered = self.content().gather(from, to, max_slices, out);
-        let end = from + gathered.bytes;
-        if gathered.bytes > 0
-            && end < self.len()
-            && end >= self.notes.payload.end
-            && let Some(earlier) = self.cut_before_trailer(from)
-        {
+        loop {
+            let gathered = self.0.content().gather(from, to, max_slices, out);
+            match self.cut_before_trailer(from, from + gathered.bytes) {
+                // Once: it ends in the payload then.
+                Some(earlier) => to = earlier,
+                None => return gathered,
+            }
             out.truncate(before);
-            return self.content().gather(from, earlier, max_slices, out);
         }
-        gathered
     }
 
-    fn content(&self) -> Content<'_> {
-        Content { segments: &self.segments, arena: &self.notes.arena }
-    }
-
-    /// Where to end a call instead of at the trailer: before the last payload slice, or in its middle if it is all
-    /// that this call has besides the header.
-    fn cut_before_trailer(&self, from: u64) -> Option<u64> {
-        let first = from.max(self.notes.payload.start);
-        let last_slice = self.segments.slice_start(self.notes.payload.end.checked_sub(1)?);
+    /// Where to end a call instead of at `end`, if only trailer is left there: before the last payload slice, or in its
+    /// middle if it is all that this call has besides the header.
+    #[inline]
+    fn cut_before_trailer(&self, from: u64, end: u64) -> Option<u64> {
+        if end == self.len() || end == from || end < self.0.own.payload.end {
+            return None;
+        }
+        let first = from.max(self.0.own.payload.start);
+        let last_slice = self.0.lent.slice_start(self.0.own.payload.end.checked_sub(1)?);
         if last_slice > first {
             return Some(last_slice);
         }
-        let middle = first + self.notes.payload.end.saturating_sub(first) / 2;
+        let middle = first + self.0.own.payload.end.saturating_sub(first) / 2;
         (middle > first).then_some(middle)
     }
 
     /// Gives the memory back for the next message, whatever its lifetime.
     #[must_use]
-    pub fn recycle<'n>(mut self) -> ChainBuilder<'n> {
-        self.notes.clear();
-        ChainBuilder::from_memory(self.segments.recycle(), self.notes)
+    #[inline]
+    pub fn recycle<'n>(self) -> ChainBuilder<'n> {
+        ChainBuilder::begin(self.0.map(Segments::recycle))
     }
 
     /// Copies what is borrowed, so that the chain may outlive its pages.
     #[must_use]
     pub fn into_owned(self) -> SegmentChain<'static> {
-        let (segments, copied) = self.segments.into_owned();
-        SegmentChain::new(segments, self.notes, self.sealed, self.copied + copied)
+        let mut copied = 0;
+        let mut body = self.0.map(|segments| segments.into_owned(&mut copied));
+        body.own.copied += copied;
+        SegmentChain(body)
     }
 }
 
@@ -198,10 +188,10 @@ impl fmt::Debug for SegmentChain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SegmentChain")
             .field("len", &self.len())
-            .field("sealed", &self.sealed)
-            .field("segments", &self.segments)
-            .field("slots", &self.notes.slots)
-            .field("abort", &self.notes.abort)
+            .field("sealed", &self.sealed())
+            .field("segments", &self.0.lent)
+            .field("slots", &self.0.own.slots)
+            .field("abort", &self.0.own.abort)
             .finish_non_exhaustive()
     }
 }
@@ -258,16 +248,16 @@ impl<'b> SealedChain<'b> {
 
     /// The bytes from position `from` on as a [`bytes::Buf`], vectored.
     pub fn buf(&self, from: u64) -> ChainBuf<'_> {
-        ChainBuf::new(self.0.content(), from)
+        ChainBuf::new(self.0.0.content(), from)
     }
 
     /// The bytes before `position` and the rest, as two chains; nothing is copied but the scratch bytes. Positions past
     /// the end mean the end. Neither half can be aborted on the wire any more.
     #[must_use]
     pub fn split(self, position: u64) -> (Self, Self) {
-        let SegmentChain { segments, notes, copied, .. } = self.0;
-        let (head, tail) = segments.split(position);
-        (Self::from_segments(head, notes.arena.clone(), copied), Self::from_segments(tail, notes.arena, 0))
+        let Body { lent, own } = *self.0.0;
+        let (head, tail) = lent.split(position);
+        (Self::of(head, own.arena.clone(), own.copied), Self::of(tail, own.arena, 0))
     }
 
     /// Both chains as one. It cannot be aborted on the wire any more.
@@ -275,11 +265,11 @@ impl<'b> SealedChain<'b> {
     /// # Errors
     /// [`ChainError::TooLong`] if the sum passes 2^63.
     pub fn append(self, other: Self) -> Result<Self, ChainError> {
-        let copied = self.0.copied + other.0.copied;
-        let mut arena = self.0.notes.arena;
-        let segments = self.0.segments.append(other.0.segments, arena.len())?;
-        arena.extend_from_slice(&other.0.notes.arena);
-        Ok(Self::from_segments(segments, arena, copied))
+        let (Body { lent, own }, other) = (*self.0.0, other.0.0);
+        let mut arena = own.arena;
+        let segments = lent.append(other.lent, arena.len())?;
+        arena.extend_from_slice(&other.own.arena);
+        Ok(Self::of(segments, arena, own.copied + other.own.copied))
     }
 
     /// Copies what is borrowed, so that the chain may outlive its pages.
@@ -288,10 +278,8 @@ impl<'b> SealedChain<'b> {
         SealedChain(self.0.into_owned())
     }
 
-    fn from_segments(segments: Segments<'b>, arena: Vec<u8>, copied: u64) -> Self {
-        let notes = Notes { arena, payload: segments.payload(), ..Notes::default() };
-        let sealed = segments.len();
-        Self(SegmentChain::new(segments, Box::new(notes), sealed, copied))
+    fn of(segments: Segments<'b>, arena: Vec<u8>, copied: u64) -> Self {
+        Self(SegmentChain(body::sealed(segments, arena, copied)))
     }
 }
 

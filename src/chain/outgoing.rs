@@ -23,6 +23,9 @@ use super::{Gathered, SealedChain, SegmentChain};
 pub struct Outgoing<'b> {
     id: u64,
     sent: u64,
+    /// The chain's, as `copied` is. Its memory, unlike this, is out of the cache when the kernel has copied the pages.
+    len: u64,
+    copied: u64,
     chain: Holder<'b>,
 }
 
@@ -35,12 +38,13 @@ impl<'b> Outgoing<'b> {
     /// A message of its own; it is sealed piece by piece, just ahead of the send.
     #[inline]
     pub fn new(chain: SegmentChain<'b>) -> Self {
-        Self { id: next_id(), sent: 0, chain: Holder::Own(chain) }
+        Self::with_rest(next_id(), 0, chain)
     }
 
     /// A message whose chain others send too.
     pub fn shared(chain: Arc<SealedChain<'b>>) -> Self {
-        Self { id: next_id(), sent: 0, chain: Holder::Shared(chain) }
+        let (len, copied) = (chain.len(), chain.0.copied());
+        Self { id: next_id(), sent: 0, len, copied, chain: Holder::Shared(chain) }
     }
 
     /// The number of this message, unique in the process.
@@ -52,7 +56,7 @@ impl<'b> Outgoing<'b> {
     /// Length in bytes.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.chain().len()
+        self.len
     }
 
     /// Whether it has no bytes at all; it is complete from the start then.
@@ -88,35 +92,41 @@ impl<'b> Outgoing<'b> {
     }
 
     /// The same message with what has not left of its chain replaced.
+    #[inline]
     pub(super) fn with_rest(id: u64, sent: u64, chain: SegmentChain<'b>) -> Self {
-        Self { id, sent, chain: Holder::Own(chain) }
+        Self { id, sent, len: chain.len(), copied: chain.copied(), chain: Holder::Own(chain) }
+    }
+
+    /// Payload bytes that were copied into the chain.
+    #[inline]
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied
     }
 
     #[inline]
-    pub(crate) fn chain(&self) -> &SegmentChain<'b> {
+    pub(super) fn chain(&self) -> &SegmentChain<'b> {
         match &self.chain {
             Holder::Own(chain) => chain,
             Holder::Shared(sealed) => &sealed.0,
         }
     }
 
-    /// Seals at least half a window ahead of what has left, if there is that much; returns how far it is sealed, and how many
-    /// bytes that digested.
+    /// Seals at least half a window ahead of what has left, if there is that much; returns how many bytes that digested.
     ///
     /// A chain of up to two windows is sealed whole, and a tail under half a window with what is before it: a call of a
     /// few bytes at the end would cost more than the cache saves (measured on Linux 6.18).
     #[inline]
-    pub(crate) fn seal_ahead(&mut self, window: u64) -> (u64, u64) {
-        let Holder::Own(chain) = &mut self.chain else { return (self.len(), 0) };
-        let (len, sealed) = (chain.len(), chain.sealed());
-        if sealed == len || sealed - self.sent > window / 2 {
-            return (sealed, 0);
+    pub(crate) fn seal_ahead(&mut self, window: u64) -> u64 {
+        match &mut self.chain {
+            Holder::Own(chain) if chain.sealed() < self.len && chain.sealed() - self.sent <= window / 2 => {
+                let before = chain.digested();
+                let to = chain.sealed().saturating_add(window);
+                let whole = self.len <= window.saturating_mul(2) || self.len.saturating_sub(to) < window / 2;
+                chain.seal_through(if whole { self.len } else { to });
+                chain.digested() - before
+            }
+            _ => 0,
         }
-        let before = chain.digested();
-        let to = sealed.saturating_add(window);
-        let whole = len <= window.saturating_mul(2) || len.saturating_sub(to) < window / 2;
-        chain.seal_through(if whole { len } else { to });
-        (chain.sealed(), chain.digested() - before)
     }
 
     #[inline]

@@ -6,7 +6,9 @@
 
 use std::fmt;
 
-use super::builder::{AbortRule, Notes};
+use super::body::{Body, Notes};
+use super::builder::AbortRule;
+use super::segment::Segments;
 use super::{Outgoing, SegmentChain};
 
 /// What became of a revoked message.
@@ -106,21 +108,20 @@ enum Rest {
 
 impl SegmentChain<'_> {
     fn rest(&self, sent: u64) -> Rest {
-        match &self.notes.abort {
+        match &self.0.own.abort {
             AbortRule::Patch(mark) if mark.position >= sent => {
-                let segments = self.segments.without_payload();
-                let mut notes = self.notes_of_rest();
-                let Notes { arena, slots, .. } = &mut *notes;
-                arena[mark.scratch..mark.scratch + mark.bytes.len()].copy_from_slice(&mark.bytes);
-                match slots.replace(self.content(), &segments, arena, sent) {
-                    Ok(()) => Rest::Aborted(SegmentChain::new(segments, notes, self.sealed, 0)),
+                let mut rest = self.with(self.0.lent.without_payload(), 0);
+                let Body { lent, own } = &mut *rest.0;
+                own.arena[mark.scratch..mark.scratch + mark.bytes.len()].copy_from_slice(&mark.bytes);
+                match own.slots.replace(self.0.content(), lent, &mut own.arena, sent) {
+                    Ok(()) => Rest::Aborted(rest),
                     Err(_) => Rest::None,
                 }
             }
             // The mark has left, or none is needed.
             AbortRule::Patch(_) | AbortRule::Finish => self.finished(sent),
             // Nothing of the caller's is left to be sent: closing would win nothing.
-            AbortRule::CloseStream if self.notes.payload.is_empty() || sent >= self.notes.payload.end => {
+            AbortRule::CloseStream if self.0.own.payload.is_empty() || sent >= self.0.own.payload.end => {
                 self.finished(sent)
             }
             AbortRule::CloseStream => Rest::None,
@@ -129,13 +130,23 @@ impl SegmentChain<'_> {
 
     /// The rest as it is, copied.
     fn finished(&self, sent: u64) -> Rest {
-        let (segments, copied) = self.segments.copied_from(sent);
-        Rest::Finished(SegmentChain::new(segments, self.notes_of_rest(), self.sealed, copied))
+        let (segments, copied) = self.0.lent.copied_from(sent);
+        Rest::Finished(self.with(segments, copied))
     }
 
-    fn notes_of_rest(&self) -> Box<Notes> {
-        let mut notes = self.notes.clone();
-        notes.abort = AbortRule::Finish;
-        notes
+    /// The same chain over other segments, of which nobody takes anything back again.
+    fn with(&self, segments: Segments<'static>, copied: u64) -> SegmentChain<'static> {
+        let Notes { len, sealed, arena, slots, payload, .. } = &self.0.own;
+        let own = Notes {
+            len: *len,
+            sealed: *sealed,
+            copied,
+            arena: arena.clone(),
+            slots: slots.clone(),
+            payload: payload.clone(),
+            abort: AbortRule::Finish,
+            ..Notes::default()
+        };
+        SegmentChain(Box::new(Body { lent: segments, own }))
     }
 }

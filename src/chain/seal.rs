@@ -77,8 +77,10 @@ impl Slots {
 
     #[inline]
     pub(super) fn clear(&mut self) {
-        self.list.clear();
-        (self.eager, self.done, self.frontier, self.digested) = (0, 0, 0, 0);
+        if !self.list.is_empty() {
+            self.list.clear();
+            (self.eager, self.done, self.frontier, self.digested) = (0, 0, 0, 0);
+        }
     }
 
     /// Moves every position; `end` is for the end of a cover or a value, which belongs to the byte before it.
@@ -89,10 +91,10 @@ impl Slots {
         }
     }
 
-    /// Sorts them. Most chains have none.
+    /// Sorts them; returns whether there are any.
     #[inline]
-    pub(super) fn order(&mut self) -> Result<(), ChainError> {
-        if self.list.is_empty() { Ok(()) } else { self.sort() }
+    pub(super) fn order(&mut self) -> Result<bool, ChainError> {
+        if self.list.is_empty() { Ok(false) } else { self.sort().map(|()| true) }
     }
 
     /// Sorts, and finds slots that depend on themselves.

@@ -22,8 +22,14 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 pub(super) enum Source<'b> {
     /// In the arena, from this offset on.
     Scratch(usize),
-    /// In the arena as well, but a fragment marker: no cover counts it.
+    /// There too, but a fragment marker: no cover counts it.
     Marker(usize),
+    /// Where they always were.
+    Payload(Payload<'b>),
+}
+
+#[derive(Clone)]
+pub(super) enum Payload<'b> {
     Shared(Bytes),
     Borrowed(&'b [u8]),
     Zeros,
@@ -67,18 +73,22 @@ impl<'b> Segments<'b> {
         }
     }
 
+    /// A fragment marker of `len` bytes from `offset` on in the arena.
+    pub(super) fn put_marker(&mut self, offset: usize, len: u64) {
+        self.push(len, Source::Marker(offset));
+    }
+
     /// Adds `len` bytes; an empty segment is dropped here, so that no later step meets one.
-    #[inline]
-    pub(super) fn push(&mut self, len: u64, source: Source<'b>) {
+    fn push(&mut self, len: u64, source: Source<'b>) {
         if len > 0 {
             self.0.push(Segment { end: self.len() + len, source });
         }
     }
 
-    /// The same for bytes that are known to be some, and to end at `end`.
+    /// Adds payload, of which there is some, up to position `end`.
     #[inline]
-    pub(super) fn push_ending(&mut self, end: u64, source: Source<'b>) {
-        self.0.push(Segment { end, source });
+    pub(super) fn push_payload(&mut self, end: u64, payload: Payload<'b>) {
+        self.0.push(Segment { end, source: Source::Payload(payload) });
     }
 
     #[inline]
@@ -99,7 +109,7 @@ impl<'b> Segments<'b> {
 
     /// From the first payload byte to the end of the last one; empty, at the end, if there is none.
     pub(super) fn payload(&self) -> Range<u64> {
-        let is_payload = |s: &Segment<'_>| !matches!(s.source, Source::Scratch(_) | Source::Marker(_));
+        let is_payload = |segment: &Segment<'_>| matches!(segment.source, Source::Payload(_));
         match self.0.iter().position(is_payload) {
             Some(first) => {
                 let last = self.0.iter().rposition(is_payload).unwrap_or(first);
@@ -114,7 +124,7 @@ impl<'b> Segments<'b> {
         let index = self.index_of(position);
         let start = self.start_of(index);
         match self.0.get(index).map(|segment| &segment.source) {
-            Some(Source::Zeros) => position - (position - start) % ZEROS.len() as u64,
+            Some(Source::Payload(Payload::Zeros)) => position - (position - start) % ZEROS.len() as u64,
             _ => start,
         }
     }
@@ -138,7 +148,7 @@ impl<'b> Segments<'b> {
             let last = end - skip == total;
             let offset = arena.len();
             marker(Fragment { index: number, len, last }, arena);
-            self.push((arena.len() - offset) as u64, Source::Marker(offset));
+            self.put_marker(offset, (arena.len() - offset) as u64);
             while at < end {
                 let segment: &Segment<'b> = &old[index];
                 let stop = segment.end.min(end);
@@ -161,23 +171,17 @@ impl<'b> Segments<'b> {
         Segments(sys::reuse(self.0))
     }
 
-    pub(super) fn into_owned(self) -> (Segments<'static>, u64) {
-        let mut copied = 0;
+    /// Copies what is borrowed, and adds up how much that is.
+    pub(super) fn into_owned(self, copied: &mut u64) -> Segments<'static> {
         let list = self.0.into_iter().map(|segment| {
             let source = match segment.source {
-                Source::Borrowed(bytes) => {
-                    copied += bytes.len() as u64;
-                    Source::Shared(Bytes::copy_from_slice(bytes))
-                }
                 Source::Scratch(offset) => Source::Scratch(offset),
                 Source::Marker(offset) => Source::Marker(offset),
-                Source::Shared(bytes) => Source::Shared(bytes),
-                Source::Zeros => Source::Zeros,
+                Source::Payload(payload) => Source::Payload(payload.into_owned(copied)),
             };
             Segment { end: segment.end, source }
         });
-        let list = list.collect();
-        (Segments(list), copied)
+        Segments(list.collect())
     }
 
     /// The same shape without a byte of payload: zeros where it was.
@@ -186,7 +190,7 @@ impl<'b> Segments<'b> {
             let source = match segment.source {
                 Source::Scratch(offset) => Source::Scratch(offset),
                 Source::Marker(offset) => Source::Marker(offset),
-                Source::Shared(_) | Source::Borrowed(_) | Source::Zeros => Source::Zeros,
+                Source::Payload(_) => Source::Payload(Payload::Zeros),
             };
             Segment { end: segment.end, source }
         });
@@ -197,21 +201,21 @@ impl<'b> Segments<'b> {
     pub(super) fn copied_from(&self, position: u64) -> (Segments<'static>, u64) {
         let mut copy = Segments::default();
         let (mut start, mut copied) = (0, 0);
-        for segment in &self.0 {
-            let cut = position.clamp(start, segment.end);
-            match &segment.source {
-                Source::Scratch(offset) => copy.push(segment.end - start, Source::Scratch(*offset)),
-                Source::Marker(offset) => copy.push(segment.end - start, Source::Marker(*offset)),
-                Source::Zeros => copy.push(segment.end - start, Source::Zeros),
-                payload @ (Source::Shared(_) | Source::Borrowed(_)) => {
-                    // Payload: it is not in an arena.
-                    let unsent = payload.memory(&[], cut - start, segment.end - cut);
+        for Segment { end, source } in &self.0 {
+            let cut = position.clamp(start, *end);
+            match source {
+                Source::Scratch(offset) => copy.push(end - start, Source::Scratch(*offset)),
+                Source::Marker(offset) => copy.push(end - start, Source::Marker(*offset)),
+                Source::Payload(Payload::Zeros) => copy.push(end - start, Source::Payload(Payload::Zeros)),
+                Source::Payload(payload) => {
+                    let unsent = payload.bytes((cut - start) as usize, end - cut);
                     copied += unsent.len() as u64;
-                    copy.push(cut - start, Source::Zeros);
-                    copy.push(segment.end - cut, Source::Shared(Bytes::copy_from_slice(unsent)));
+                    copy.push(cut - start, Source::Payload(Payload::Zeros));
+                    let unsent = Payload::Shared(Bytes::copy_from_slice(unsent));
+                    copy.push(end - cut, Source::Payload(unsent));
                 }
             }
-            start = segment.end;
+            start = *end;
         }
         (copy, copied)
     }
@@ -269,16 +273,18 @@ impl<'s> Content<'s> {
             (at, index) = (end, index + 1);
             Some(match &segment.source {
                 Source::Marker(_) => Piece::Marker,
-                Source::Zeros => Piece::Zeros(len),
                 Source::Scratch(offset) => {
-                    Piece::Scratch(segment.source.memory(arena, skip, len), offset + skip as usize)
+                    let start = offset + skip as usize;
+                    Piece::Scratch(&arena[start..start + len as usize], start)
                 }
-                source => Piece::Payload(source.memory(arena, skip, len)),
+                Source::Payload(Payload::Zeros) => Piece::Zeros(len),
+                Source::Payload(payload) => Piece::Payload(payload.bytes(skip as usize, len)),
             })
         })
     }
 
     /// Appends slices of the bytes between two positions; see [`SegmentChain::gather`](super::SegmentChain::gather).
+    #[inline]
     pub(super) fn gather(
         self,
         from: u64,
@@ -289,32 +295,45 @@ impl<'s> Content<'s> {
         let Self { segments, arena } = self;
         // Most calls begin at the start.
         let index = if from == 0 { 0 } else { segments.index_of(from) };
-        let gathered = Gathered::default();
-        let mut run = Run { arena, out, gathered, touching: 0, room: max_slices, scratch: 0..0 };
-        let mut at = from;
         // Only the first segment is entered in its middle.
         let mut skip = (from - segments.start_of(index)) as usize;
-        for Segment { end, source } in &segments.0[index..] {
-            if at >= to {
-                break;
-            }
-            let len = *end.min(&to) - at;
-            let piece = skip..skip + len as usize;
-            let whole = match source {
-                Source::Borrowed(bytes) => run.payload(&bytes[piece]),
-                Source::Shared(bytes) => run.payload(&bytes[piece]),
-                Source::Scratch(offset) | Source::Marker(offset) => {
-                    run.scratch(offset + piece.start..offset + piece.end)
+        let (mut at, mut room) = (from, max_slices);
+        // Where the last slice ends: in memory, and in the arena if it is of scratch bytes. Others that follow there join it.
+        let (mut slices, mut touching, mut scratch_end) = (0, 0, 0);
+        'room: for Segment { end, source } in &segments.0[index..] {
+            let stop = *end.min(&to);
+            // Only zeros are more than one slice.
+            while at < stop {
+                let (bytes, ends) = match source {
+                    Source::Payload(payload) => (payload.bytes(skip, stop - at), 0),
+                    Source::Scratch(offset) | Source::Marker(offset) => {
+                        let range = offset + skip..offset + skip + (stop - at) as usize;
+                        (&arena[range.clone()], range.end)
+                    }
+                };
+                let address = bytes.as_ptr() as usize;
+                if ends == scratch_end + bytes.len()
+                    && scratch_end > 0
+                    && let Some(last) = out.last_mut()
+                {
+                    *last = IoSlice::new(&arena[scratch_end - last.len()..ends]);
+                } else if room > 0 {
+                    room -= 1;
+                    slices += usize::from(address != touching);
+                    out.push(IoSlice::new(bytes));
+                } else {
+                    break 'room;
                 }
-                Source::Zeros => run.zeros(len),
-            };
-            if !whole {
+                touching = address + bytes.len();
+                scratch_end = ends;
+                at += bytes.len() as u64;
+            }
+            if at == to {
                 break;
             }
             skip = 0;
-            at = *end;
         }
-        run.gathered
+        Gathered { bytes: at - from, slices }
     }
 
     /// The bytes of the segment at `position` from there on, as far as they are one piece of memory.
@@ -322,99 +341,22 @@ impl<'s> Content<'s> {
         let Self { segments, arena } = self;
         let index = segments.index_of(position);
         let Some(segment) = segments.0.get(index) else { return &[] };
+        let (skip, len) = ((position - segments.start_of(index)) as usize, segment.end - position);
         match &segment.source {
-            Source::Zeros => &ZEROS[..(segment.end - position).min(ZEROS.len() as u64) as usize],
-            source => source.memory(arena, position - segments.start_of(index), segment.end - position),
-        }
-    }
-}
-
-/// Slices that are appended one after the other; scratch bytes that touch become one.
-struct Run<'s, 'o> {
-    arena: &'s [u8],
-    out: &'o mut Vec<IoSlice<'s>>,
-    gathered: Gathered,
-    /// Where the memory of the last slice ends.
-    touching: usize,
-    /// How many more slices there may be.
-    room: usize,
-    /// The last slice, if it is of scratch bytes.
-    scratch: Range<usize>,
-}
-
-/// Every call but `push` appends one slice or several; `false`: there was no room for all.
-impl<'s> Run<'s, '_> {
-    #[inline]
-    fn payload(&mut self, slice: &'s [u8]) -> bool {
-        self.scratch = 0..0;
-        self.push(slice)
-    }
-
-    #[inline]
-    fn scratch(&mut self, range: Range<usize>) -> bool {
-        let joined = self.scratch.start..range.end;
-        let len = range.len();
-        if self.scratch.end == range.start
-            && !self.scratch.is_empty()
-            && let Some(last) = self.out.last_mut()
-        {
-            *last = IoSlice::new(&self.arena[joined.clone()]);
-            self.gathered.bytes += len as u64;
-            self.touching += len;
-            self.scratch = joined;
-            return true;
-        }
-        self.scratch = range.clone();
-        self.push(&self.arena[range])
-    }
-
-    fn zeros(&mut self, mut len: u64) -> bool {
-        while len > 0 {
-            let n = len.min(ZEROS.len() as u64);
-            if !self.payload(&ZEROS[..n as usize]) {
-                return false;
+            Source::Scratch(offset) | Source::Marker(offset) => {
+                &arena[offset + skip..offset + skip + len as usize]
             }
-            len -= n;
+            Source::Payload(payload) => payload.bytes(skip, len),
         }
-        true
-    }
-
-    #[inline]
-    fn push(&mut self, slice: &'s [u8]) -> bool {
-        if self.room == 0 {
-            return false;
-        }
-        self.room -= 1;
-        let address = slice.as_ptr() as usize;
-        self.gathered.slices += usize::from(address != self.touching);
-        self.touching = address + slice.len();
-        self.gathered.bytes += slice.len() as u64;
-        self.out.push(IoSlice::new(slice));
-        true
     }
 }
 
 impl Source<'_> {
-    fn memory<'s>(&'s self, arena: &'s [u8], skip: u64, len: u64) -> &'s [u8] {
-        let range = skip as usize..(skip + len) as usize;
-        match self {
-            Source::Scratch(offset) | Source::Marker(offset) => {
-                &arena[offset + range.start..offset + range.end]
-            }
-            Source::Shared(bytes) => &bytes[range],
-            Source::Borrowed(bytes) => &bytes[range],
-            Source::Zeros => &[],
-        }
-    }
-
     fn slice(&self, skip: u64, len: u64) -> Self {
-        let range = skip as usize..(skip + len) as usize;
         match self {
-            Source::Scratch(offset) => Source::Scratch(offset + range.start),
-            Source::Marker(offset) => Source::Marker(offset + range.start),
-            Source::Shared(bytes) => Source::Shared(bytes.slice(range)),
-            Source::Borrowed(bytes) => Source::Borrowed(&bytes[range]),
-            Source::Zeros => Source::Zeros,
+            Source::Scratch(offset) => Source::Scratch(offset + skip as usize),
+            Source::Marker(offset) => Source::Marker(offset + skip as usize),
+            Source::Payload(payload) => Source::Payload(payload.slice(skip as usize..(skip + len) as usize)),
         }
     }
 
@@ -422,7 +364,38 @@ impl Source<'_> {
         match self {
             Source::Scratch(offset) => Source::Scratch(offset + base),
             Source::Marker(offset) => Source::Marker(offset + base),
-            other => other,
+            payload @ Source::Payload(_) => payload,
+        }
+    }
+}
+
+impl Payload<'_> {
+    /// `len` bytes after the first `skip`. Of zeros as many as are one slice.
+    #[inline]
+    fn bytes(&self, skip: usize, len: u64) -> &[u8] {
+        match self {
+            Payload::Borrowed(bytes) => &bytes[skip..skip + len as usize],
+            Payload::Shared(bytes) => &bytes[skip..skip + len as usize],
+            Payload::Zeros => &ZEROS[..len.min(ZEROS.len() as u64) as usize],
+        }
+    }
+
+    fn slice(&self, range: Range<usize>) -> Self {
+        match self {
+            Payload::Shared(bytes) => Payload::Shared(bytes.slice(range)),
+            Payload::Borrowed(bytes) => Payload::Borrowed(&bytes[range]),
+            Payload::Zeros => Payload::Zeros,
+        }
+    }
+
+    fn into_owned(self, copied: &mut u64) -> Payload<'static> {
+        match self {
+            Payload::Borrowed(bytes) => {
+                *copied += bytes.len() as u64;
+                Payload::Shared(Bytes::copy_from_slice(bytes))
+            }
+            Payload::Shared(bytes) => Payload::Shared(bytes),
+            Payload::Zeros => Payload::Zeros,
         }
     }
 }
@@ -436,9 +409,9 @@ impl fmt::Debug for Segments<'_> {
             let kind = match segment.source {
                 Source::Scratch(_) => "scratch",
                 Source::Marker(_) => "marker",
-                Source::Shared(_) => "shared",
-                Source::Borrowed(_) => "borrowed",
-                Source::Zeros => "zeros",
+                Source::Payload(Payload::Shared(_)) => "shared",
+                Source::Payload(Payload::Borrowed(_)) => "borrowed",
+                Source::Payload(Payload::Zeros) => "zeros",
             };
             map.entry(&format_args!("{kind} {}", segment.end - start));
             start = segment.end;

@@ -4,8 +4,13 @@ use std::sync::Arc;
 use std::{error, fmt, io};
 
 /// A failed send. It can be cloned to everybody whom it concerns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SendError {
+///
+/// One pointer: a result that holds it, of every call, stays in registers.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SendError(Box<Failure>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Failure {
     kind: SendErrorKind,
     errno: Option<i32>,
     sent: u64,
@@ -47,41 +52,45 @@ pub enum SendErrorKind {
 
 impl SendError {
     pub(crate) fn new(kind: SendErrorKind, errno: Option<i32>, sent: u64) -> Self {
-        Self { kind, errno, sent, detail: None }
+        Self(Box::new(Failure { kind, errno, sent, detail: None }))
     }
 
     /// The framer's own words for a message that it refused.
     pub(crate) fn not_framed(error: &impl fmt::Display) -> Self {
-        Self { detail: Some(error.to_string().into()), ..Self::new(SendErrorKind::NotFramed, None, 0) }
+        let mut refused = Self::new(SendErrorKind::NotFramed, None, 0);
+        refused.0.detail = Some(error.to_string().into());
+        refused
     }
 
     /// The same error for another message of the stream, of which `sent` bytes had left.
     pub(crate) fn for_message(&self, sent: u64) -> Self {
-        Self { sent, ..self.clone() }
+        let mut error = self.clone();
+        error.0.sent = sent;
+        error
     }
 
     /// What happened.
     pub fn kind(&self) -> SendErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// The system's error number, if the transport gave one.
     pub fn raw_os_error(&self) -> Option<i32> {
-        self.errno
+        self.0.errno
     }
 
     /// How many bytes of the message that the error struck had left. They cannot be taken back.
     pub fn sent(&self) -> u64 {
-        self.sent
+        self.0.sent
     }
 
     /// What the framer said, if it refused the message.
     pub fn detail(&self) -> Option<&str> {
-        self.detail.as_deref()
+        self.0.detail.as_deref()
     }
 
     fn io_kind(&self) -> io::ErrorKind {
-        match self.kind {
+        match self.0.kind {
             SendErrorKind::Io(kind) => kind,
             SendErrorKind::WriteZero => io::ErrorKind::WriteZero,
             SendErrorKind::Deadline => io::ErrorKind::TimedOut,
@@ -99,7 +108,7 @@ impl SendError {
 
 impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.kind, self.errno) {
+        match (self.0.kind, self.0.errno) {
             (SendErrorKind::Io(_), Some(errno)) => write!(f, "{}", io::Error::from_raw_os_error(errno))?,
             (SendErrorKind::Io(kind), None) => write!(f, "{kind}")?,
             (SendErrorKind::WriteZero, _) => {
@@ -127,7 +136,18 @@ impl fmt::Display for SendError {
             (SendErrorKind::ShutDown, _) => f.write_str("the queue was shut down")?,
             (SendErrorKind::Truncated, _) => f.write_str("the transport cut the datagram short")?,
         }
-        write!(f, " ({} bytes of the message had left)", self.sent)
+        write!(f, " ({} bytes of the message had left)", self.0.sent)
+    }
+}
+
+impl fmt::Debug for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendError")
+            .field("kind", &self.0.kind)
+            .field("errno", &self.0.errno)
+            .field("sent", &self.0.sent)
+            .field("detail", &self.0.detail)
+            .finish()
     }
 }
 

@@ -285,22 +285,18 @@ impl<T: VectoredSend> StreamSender<T> {
         left: &mut u64,
         turn: &mut u64,
     ) -> Result<Option<Progress>, SendError> {
-        let Some(first) = batch.iter().position(|message| !message.is_complete()) else {
+        if *left == 0 {
             if std::mem::take(&mut self.more) {
                 self.transport.push_out();
             }
             return Ok(Some(Progress::Done));
-        };
+        }
         if *turn == 0 {
             return Ok(Some(Progress::Budget));
         }
-        let batch = &mut batch[first..];
-        let sent = batch[0].sent();
         let (result, offered, more) = self.call(batch, *turn, *left);
         match result {
-            Ok(0) => Err(self.die(SendErrorKind::WriteZero, None, sent)),
-            Ok(n) if n as u64 > offered => Err(self.die(SendErrorKind::Overrun, None, sent)),
-            Ok(n) => {
+            Ok(n) if n > 0 && n as u64 <= offered => {
                 let n = n as u64;
                 // After a short write the kernel holds nothing back (`tcp_sendmsg_locked`).
                 self.more = more && n == offered;
@@ -309,6 +305,20 @@ impl<T: VectoredSend> StreamSender<T> {
                 (*left, *turn) = (*left - n, *turn - n);
                 Ok((*left == 0).then_some(Progress::Done))
             }
+            result => self.not_taken(result, batch),
+        }
+    }
+
+    /// What follows from a call that took nothing, or claims what it was not offered.
+    #[cold]
+    fn not_taken(
+        &mut self,
+        result: io::Result<usize>,
+        batch: &[Outgoing<'_>],
+    ) -> Result<Option<Progress>, SendError> {
+        match result {
+            Ok(0) => Err(self.die(SendErrorKind::WriteZero, None, sent_of_first(batch))),
+            Ok(_) => Err(self.die(SendErrorKind::Overrun, None, sent_of_first(batch))),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
             Err(error) => match blocked(&error) {
                 Some(reason) => {
@@ -317,27 +327,29 @@ impl<T: VectoredSend> StreamSender<T> {
                     self.stats.blocked += 1;
                     Ok(Some(Progress::Blocked(reason)))
                 }
-                None => Err(self.die(SendErrorKind::Io(error.kind()), error.raw_os_error(), sent)),
+                None => {
+                    Err(self.die(SendErrorKind::Io(error.kind()), error.raw_os_error(), sent_of_first(batch)))
+                }
             },
         }
     }
 
-    /// One call: as much of the batch as the limits allow. Returns what the transport said, how much it was
-    /// offered, and whether it was told that more follows.
+    /// One call: as much of the batch as the limits allow, sealed just before. Returns what the transport said, how much it
+    /// was offered, and whether it was told that more follows.
     fn call(&mut self, batch: &mut [Outgoing<'_>], turn: u64, left: u64) -> (io::Result<usize>, u64, bool) {
         let SendOptions { max_slices, max_bytes, seal_window, .. } = self.options;
         let limit = max_bytes.min(turn);
-        let sealed = self.seal_ahead(batch, limit, seal_window);
 
         let mut slices = reuse(std::mem::take(&mut self.slices));
-        let mut offered = 0;
-        let mut pieces = 0;
-        for message in &batch[..sealed] {
-            let room = max_slices - slices.len();
-            let gathered = message.gather(limit - offered, room, &mut slices);
+        let (mut offered, mut pieces, mut fresh) = (0, 0, 0);
+        for message in batch.iter_mut().filter(|message| !message.is_complete()) {
+            fresh += message.seal_ahead(seal_window);
+            let gathered = message.gather(limit - offered, max_slices - slices.len(), &mut slices);
             offered += gathered.bytes;
             pieces += gathered.slices;
-            if gathered.bytes < message.remaining() || slices.len() == max_slices {
+            let cut = gathered.bytes < message.remaining();
+            // Two windows are enough for one call.
+            if cut || slices.len() == max_slices || offered == limit || fresh / 2 >= seal_window {
                 break;
             }
         }
@@ -348,76 +360,54 @@ impl<T: VectoredSend> StreamSender<T> {
         let result = self.transport.send_vectored(&slices, flags);
         self.stats.calls += 1;
         self.stats.slices += pieces as u64;
+        self.stats.digested += fresh;
         self.slices = reuse(slices);
         (result, offered, more)
-    }
-
-    /// Seals what the next call may offer; returns how many messages that is. Two windows are enough for one call.
-    fn seal_ahead(&mut self, batch: &mut [Outgoing<'_>], limit: u64, window: u64) -> usize {
-        let (mut ready, mut fresh) = (0, 0);
-        let mut count = 0;
-        for message in batch.iter_mut().take(self.options.max_slices) {
-            let (sealed, digested) = message.seal_ahead(window);
-            fresh += digested;
-            ready += sealed - message.sent();
-            count += 1;
-            if sealed < message.len() || ready >= limit || fresh >= window.saturating_mul(2) {
-                break;
-            }
-        }
-        self.stats.digested += fresh;
-        count
     }
 
     /// Moves the positions by `n` bytes, and remembers which message is open.
     fn advance(&mut self, batch: &mut [Outgoing<'_>], n: u64) {
         self.stats.bytes += n;
         let mut left = n;
-        for message in batch {
-            if left == 0 {
-                break;
-            }
+        for message in batch.iter_mut().filter(|message| !message.is_complete()) {
             if message.sent() == 0 {
-                self.stats.copied += message.chain().copied();
+                self.stats.copied += message.copied();
             }
             let step = left.min(message.remaining());
             message.advance(step);
             left -= step;
-            self.stats.messages += u64::from(step > 0 && message.is_complete());
-            self.open = (!message.is_complete()).then(|| (message.id(), message.sent()));
+            let complete = message.is_complete();
+            self.stats.messages += u64::from(complete);
+            self.open = (!complete).then(|| (message.id(), message.sent()));
+            if left == 0 {
+                break;
+            }
         }
     }
 
     /// Refuses what would tear the open message, or one that was begun elsewhere; returns how many bytes have not left.
     fn admit(&self, batch: &[Outgoing<'_>]) -> Result<u64, SendError> {
-        let mut left: u64 = 0;
-        let mut first = None;
-        let mut half_sent = None;
-        for message in batch.iter().filter(|message| !message.is_complete()) {
-            left = left.saturating_add(message.remaining());
-            if first.is_none() {
-                first = Some(message);
-            } else if message.sent() > 0 {
-                half_sent = half_sent.or(Some(message.sent()));
-            }
-        }
-        let sent = first.map_or(0, Outgoing::sent);
         if let Some(death) = &self.dead {
-            return Err(SendError::new(SendErrorKind::Dead, death.raw_os_error(), sent));
+            return Err(SendError::new(SendErrorKind::Dead, death.raw_os_error(), sent_of_first(batch)));
         }
-        match (first, self.open) {
-            (Some(first), Some(open)) if (first.id(), first.sent()) != open => {
-                return Err(SendError::new(SendErrorKind::AnotherOpen, None, sent));
-            }
-            (Some(_), None) if sent > 0 => half_sent = Some(sent),
-            _ => {}
+        let mut left: u64 = 0;
+        // Only the first may be half-sent, and only where the stream is.
+        let mut open = self.open;
+        for message in batch.iter().filter(|message| !message.is_complete()) {
+            let refused = match open.take() {
+                Some(open) if open != (message.id(), message.sent()) => SendErrorKind::AnotherOpen,
+                None if message.sent() > 0 => SendErrorKind::HalfSentElsewhere,
+                _ => {
+                    left = left.saturating_add(message.remaining());
+                    continue;
+                }
+            };
+            return Err(SendError::new(refused, None, message.sent()));
         }
-        match half_sent {
-            Some(sent) => Err(SendError::new(SendErrorKind::HalfSentElsewhere, None, sent)),
-            None => Ok(left),
-        }
+        Ok(left)
     }
 
+    #[cold]
     fn die(&mut self, kind: SendErrorKind, errno: Option<i32>, sent: u64) -> SendError {
         self.dead.insert(SendError::new(kind, errno, sent)).clone()
     }
@@ -447,13 +437,28 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
         batch: &mut [Outgoing<'_>],
         deadline: Option<Instant>,
     ) -> Result<(), SendError> {
+        // Without a deadline there is no clock to look at, and a call cut short there would be one more.
+        let looks = if deadline.is_some() { BETWEEN_LOOKS } else { u64::MAX };
+        let turn = self.options.turn_bytes.min(looks);
+        match self.turn(batch, turn)? {
+            Progress::Done => Ok(()),
+            progress => self.go_on(batch, turn, progress, deadline),
+        }
+    }
+
+    /// Waits as long as the transport asks for, and goes on, until all is sent.
+    #[cold]
+    fn go_on(
+        &mut self,
+        batch: &mut [Outgoing<'_>],
+        turn: u64,
+        mut progress: Progress,
+        deadline: Option<Instant>,
+    ) -> Result<(), SendError> {
         let mut backoff = Backoff::new();
         let mut bytes = self.stats.bytes;
         loop {
-            // Without a deadline there is no clock to look at, and a call cut short there would be one more.
-            let looks = if deadline.is_some() { BETWEEN_LOOKS } else { u64::MAX };
-            let turn = self.options.turn_bytes.min(looks);
-            let reason = match self.turn(batch, turn)? {
+            let reason = match progress {
                 Progress::Done => return Ok(()),
                 Progress::Budget => None,
                 Progress::Blocked(reason) => Some(reason),
@@ -461,7 +466,7 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
             if std::mem::replace(&mut bytes, self.stats.bytes) != self.stats.bytes {
                 backoff = Backoff::new();
             }
-            let sent = batch.iter().find(|message| !message.is_complete()).map_or(0, Outgoing::sent);
+            let sent = sent_of_first(batch);
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 let late = SendError::new(SendErrorKind::Deadline, None, sent);
@@ -482,8 +487,14 @@ impl<T: VectoredSend + Wait> StreamSender<T> {
                     thread::sleep(left.map_or(pause, |left| left.min(pause)));
                 }
             }
+            progress = self.turn(batch, turn)?;
         }
     }
+}
+
+/// How much has left of the message that an error strikes.
+fn sent_of_first(batch: &[Outgoing<'_>]) -> u64 {
+    batch.iter().find(|message| !message.is_complete()).map_or(0, Outgoing::sent)
 }
 
 /// Whether an error only means "not now".

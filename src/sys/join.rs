@@ -17,27 +17,41 @@ pub(crate) fn slices_in_memory(bufs: &[IoSlice<'_>]) -> usize {
 }
 
 /// Calls `f` with the iovecs of `bufs`: each is memory that `bufs` borrows, in the same order.
+#[inline]
 pub(super) fn with_iovecs<R>(bufs: &[IoSlice<'_>], f: impl FnOnce(&[libc::iovec]) -> R) -> R {
-    if slices_in_memory(bufs) == bufs.len() {
+    let joined = if bufs.windows(2).any(|pair| touch(&pair[0], &pair[1])) { join(bufs) } else { Vec::new() };
+    let iovecs: &[libc::iovec] = if joined.is_empty() {
         let iovecs = bufs.as_ptr().cast::<libc::iovec>();
         // SAFETY: `IoSlice` has the layout of `iovec` on Unix (std guarantees it), so these are `bufs.len()` initialised
         // iovecs that live as long as `bufs`, which nobody changes meanwhile.
-        return f(unsafe { std::slice::from_raw_parts(iovecs, bufs.len()) });
+        unsafe { std::slice::from_raw_parts(iovecs, bufs.len()) }
+    } else {
+        &joined
+    };
+    let result = f(iovecs);
+    if joined.capacity() > 0 {
+        JOINED.set(joined);
     }
-    JOINED.with_borrow_mut(|joined| {
-        joined.clear();
-        for (index, buf) in bufs.iter().enumerate() {
-            match joined.last_mut() {
-                Some(last) if touch(&bufs[index - 1], buf) => last.iov_len += buf.len(),
-                _ => {
-                    joined.push(libc::iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: buf.len() });
-                }
-            }
-        }
-        f(joined)
-    })
+    result
 }
 
+/// The iovecs of slices some of which touch.
+#[cold]
+fn join(bufs: &[IoSlice<'_>]) -> Vec<libc::iovec> {
+    let mut joined = JOINED.take();
+    joined.clear();
+    for (index, buf) in bufs.iter().enumerate() {
+        match joined.last_mut() {
+            Some(last) if touch(&bufs[index - 1], buf) => last.iov_len += buf.len(),
+            _ => {
+                joined.push(libc::iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: buf.len() });
+            }
+        }
+    }
+    joined
+}
+
+#[inline]
 fn touch(left: &IoSlice<'_>, right: &IoSlice<'_>) -> bool {
     left.as_ptr_range().end == right.as_ptr()
 }

@@ -1,6 +1,6 @@
-//! The system calls and an emptied vector's memory ([`reuse`]): the only unsafe code of the crate. `sendmsg`, `recvmsg`,
-//! `poll`, and what differs between platforms. Policy (retries, limits, what an error means) is not here but in the rooms
-//! above.
+//! The system calls, and memory that outlives what was borrowed in it ([`reuse`], [`Parts`]): the only unsafe code of the
+//! crate. `sendmsg`, `recvmsg`, `poll`, and what differs between platforms. Policy (retries, limits, what an error means) is
+//! not here but in the rooms above.
 #![allow(unsafe_code)]
 
 mod join;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use socket2::SockAddr;
 
 pub(crate) use self::join::slices_in_memory;
-pub(crate) use self::reuse::reuse;
+pub(crate) use self::reuse::{Parts, reuse};
 
 /// The most slices one call takes. Linux: `UIO_MAXIOV` in `include/uapi/linux/uio.h`; macOS and the BSDs have the same
 /// 1024 as `IOV_MAX`. One more is EMSGSIZE from `sendmsg`.
@@ -52,6 +52,10 @@ pub(crate) fn no_sigpipe(_: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// One `sendmsg`. Neighbouring slices whose memory touches reach the kernel as one.
+///
+/// Inlined up to the caller of the transport: the kernel spoils the CPU's stack of return addresses (Linux fills it on the
+/// way in, against Spectre), so that every frame that a system call returns through is a misprediction.
+#[inline]
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bufs: &[IoSlice<'_>],
@@ -110,12 +114,14 @@ pub(crate) fn poll(
     }
 }
 
+#[inline]
 fn empty_header() -> libc::msghdr {
     // SAFETY: a msghdr is integers and raw pointers, for all of which zero is a value; POSIX takes null pointers with
     // zero lengths for absent parts.
     unsafe { std::mem::zeroed() }
 }
 
+#[inline]
 fn result(returned: isize) -> io::Result<usize> {
     usize::try_from(returned).map_err(|_| io::Error::last_os_error())
 }
