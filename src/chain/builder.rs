@@ -304,7 +304,7 @@ impl<'b> ChainBuilder<'b> {
         } else if self.body.own.slots.count() >= Self::MAX_SLOTS {
             self.fail(ChainError::TooManySlots);
         } else {
-            let initial = digest.zero_state().is_none().then(|| digest.clone());
+            let initial = (!digest.is_linear()).then(|| digest.clone());
             let at_end = at.position + width;
             self.body.own.slots.push(Slot {
                 start,

@@ -31,6 +31,10 @@ impl Slot {
         self.at < self.end
     }
 
+    fn write(&self, arena: &mut [u8]) {
+        self.digest.write(&mut arena[self.scratch..self.scratch + self.width as usize]);
+    }
+
     fn covers(&self, other: &Slot) -> bool {
         self.start < self.end && other.at < self.end && other.at_end > self.start
     }
@@ -152,63 +156,25 @@ impl Slots {
 
     /// Makes every slot before `to` final.
     pub(super) fn seal_through(&mut self, segments: &Segments<'_>, arena: &mut [u8], to: u64) {
-        while self.done < self.eager {
-            let Slot { start, end, .. } = self.list[self.done];
-            let content = Content { segments, arena };
-            self.digested += digest(&mut self.list[self.done].digest, content, start, end);
-            self.write_next(arena);
+        let Self { list, eager, done, frontier, digested } = self;
+        let list = list.as_mut_slice();
+        while *done < *eager {
+            let slot = &mut list[*done];
+            *digested += digest(&mut slot.digest, Content { segments, arena }, slot.start, slot.end);
+            slot.write(arena);
+            *done += 1;
         }
         loop {
-            while self.list.get(self.done).is_some_and(|slot| slot.end <= self.frontier) {
-                self.write_next(arena);
+            while let Some(slot) = list.get(*done).filter(|slot| slot.end <= *frontier) {
+                slot.write(arena);
+                *done += 1;
             }
-            if self.frontier >= to || self.all_done() {
+            if *frontier >= to || *done == list.len() {
                 return;
             }
-            self.advance(Content { segments, arena }, to);
-        }
-    }
-
-    /// Digests up to the next border of a cover, at most to `to`.
-    fn advance(&mut self, content: Content<'_>, to: u64) {
-        let from = self.frontier;
-        let open = &mut self.list[self.done..];
-        let mut border = to;
-        let mut covering = 0;
-        for slot in &*open {
-            if slot.start > from {
-                border = border.min(slot.start);
-            } else if slot.end > from {
-                border = border.min(slot.end);
-                covering += 1;
-            }
-        }
-        self.frontier = border;
-        let covering_slots = open.iter_mut().filter(|slot| slot.start <= from && slot.end > from);
-        if covering == 1 {
-            for slot in covering_slots {
-                self.digested += digest(&mut slot.digest, content, from, border);
-            }
-            return;
-        }
-        // Several covers: digest once from the zero state, then join the result to each.
-        let mut shared: SmallVec<[(Digest, u64); 2]> = SmallVec::new();
-        for slot in covering_slots {
-            let known = shared.iter().find(|(zero, _)| zero.same_kind(&slot.digest));
-            if let Some((value, len)) = known {
-                let joined = slot.digest.concat(value, *len);
-                debug_assert!(joined, "of the same kind");
-            } else if let Some(mut zero) =
-                slot.digest.zero_state().filter(|zero| zero.same_kind(&slot.digest))
-            {
-                let len = covered(content, from, border);
-                self.digested += digest(&mut zero, content, from, border);
-                let joined = slot.digest.concat(&zero, len);
-                debug_assert!(joined, "of the same kind");
-                shared.push((zero, len));
-            } else {
-                self.digested += digest(&mut slot.digest, content, from, border);
-            }
+            let (border, read) = advance(&mut list[*done..], Content { segments, arena }, *frontier, to);
+            *frontier = border;
+            *digested += read;
         }
     }
 
@@ -251,16 +217,10 @@ impl Slots {
                 }
             }
             if done {
-                slot.digest.write(&mut arena[slot.scratch..slot.scratch + slot.width as usize]);
+                slot.write(arena);
             }
         }
         Ok(())
-    }
-
-    fn write_next(&mut self, arena: &mut [u8]) {
-        let slot = &self.list[self.done];
-        slot.digest.write(&mut arena[slot.scratch..slot.scratch + slot.width as usize]);
-        self.done += 1;
     }
 }
 
@@ -269,6 +229,27 @@ enum Visit {
     New,
     Open,
     Done,
+}
+
+/// Digests from a position up to the next border of a cover, at most to `to`; returns where that is, and how many bytes were
+/// read.
+fn advance(open: &mut [Slot], content: Content<'_>, from: u64, to: u64) -> (u64, u64) {
+    let (mut border, mut first, mut covering) = (to, 0, 0);
+    for (index, slot) in open.iter().enumerate() {
+        if slot.start > from {
+            border = border.min(slot.start);
+        } else if slot.end > from {
+            border = border.min(slot.end);
+            first = if covering == 0 { index } else { first };
+            covering += 1;
+        }
+    }
+    let read = match covering {
+        0 => 0,
+        1 => digest(&mut open[first].digest, content, from, border),
+        _ => digest_once(&mut open[first..], content, from, border),
+    };
+    (border, read)
 }
 
 /// Digests the bytes between two positions; returns how many were read.
@@ -282,6 +263,29 @@ fn digest(digest: &mut Digest, content: Content<'_>, from: u64, to: u64) -> u64 
             }
             Piece::Zeros(len) => digest.zeros(len),
             Piece::Marker => {}
+        }
+    }
+    read
+}
+
+/// The same for all slots whose covers hold these bytes: once from the zero state, then joined to each.
+#[inline(never)]
+fn digest_once(slots: &mut [Slot], content: Content<'_>, from: u64, to: u64) -> u64 {
+    let mut read = 0;
+    let mut shared: SmallVec<[(Digest, u64); 2]> = SmallVec::new();
+    for slot in slots.iter_mut().filter(|slot| slot.start <= from && slot.end > from) {
+        let known = shared.iter().find(|(zero, _)| zero.same_kind(&slot.digest));
+        if let Some((value, len)) = known {
+            let joined = slot.digest.concat(value, *len);
+            debug_assert!(joined, "of the same kind");
+        } else if let Some(mut zero) = slot.digest.zero_state().filter(|zero| zero.same_kind(&slot.digest)) {
+            let len = covered(content, from, to);
+            read += digest(&mut zero, content, from, to);
+            let joined = slot.digest.concat(&zero, len);
+            debug_assert!(joined, "of the same kind");
+            shared.push((zero, len));
+        } else {
+            read += digest(&mut slot.digest, content, from, to);
         }
     }
     read
