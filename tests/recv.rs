@@ -1156,6 +1156,32 @@ fn a_target_in_a_thousand_pieces_does_not_pass_the_slice_limit() {
     assert_eq!(most, Some(1023)); // one is for the read-ahead
 }
 
+/// A slow sender's bytes do not pay for pages that they do not reach, a fast one's come with few calls.
+#[test]
+fn a_call_is_offered_about_as_much_as_came_last() {
+    const PAGES: usize = 256;
+    let bytes = body(PAGES << 12);
+    let offers = |give: usize| {
+        let steps =
+            std::iter::once(Give(HEADER)).chain(std::iter::repeat_n(Give(give), (PAGES << 12) / give));
+        let script = ScriptedRecv::new(&frame(TARGET, 1, &bytes), steps);
+        let mut receiver = Receiver::new(&script, Sorts::default());
+        let mut targets = TargetTable::new(&[(1, PAGES << 12)]).scattered(1 << 12);
+        let (kept, _) = receive_all(&mut receiver, &mut targets);
+        assert_eq!(kept, [Kept::Target { key: 1, whole: true }]);
+        assert!(targets.get(1) == Some(&bytes[..]));
+        script.calls().iter().skip(1).map(|call| call.slices.len()).collect::<Vec<_>>()
+    };
+    // The whole window first; then never less than 64 KiB, which is 16 pages, or a 17th if they are entered in the middle.
+    let slow = offers(1 << 10);
+    assert_eq!(slow[0], PAGES + 1); // and the read-ahead
+    assert!(slow[1..].iter().all(|slices| *slices <= 18), "{slow:?}");
+    // Twice as much each time as came, up to the window.
+    assert_eq!(offers(32 << 10)[1..3], [16, 16]);
+    assert_eq!(offers(256 << 10)[..4], [PAGES + 1, 128, 128 + 1, 64 + 1]);
+    assert_eq!(offers(PAGES << 12)[..2], [PAGES + 1, 1]); // and what comes after it
+}
+
 /// Bodies that are placed by offset, out of order, into one target: iSCSI does so.
 #[test]
 fn pieces_are_placed_by_offset() {

@@ -107,6 +107,11 @@ impl Filling {
 }
 
 impl Memory {
+    /// Whether it is one slice, whatever its length.
+    pub(super) fn is_contiguous(&self) -> bool {
+        matches!(self, Memory::Contiguous { .. })
+    }
+
     /// Lends memory for the next `want` bytes to a receive call; returns how much it is, 0 if the bytes go nowhere.
     pub(super) fn lend<'a>(
         &'a mut self,

@@ -188,6 +188,8 @@ struct Stream {
     inside_frame: bool,
     /// Whether the last call brought bytes of a large body.
     after_large: bool,
+    /// How much of a body the next call is offered memory for.
+    reach: usize,
     /// Bytes that were put in front.
     unread: u64,
     eof: bool,
@@ -199,6 +201,8 @@ struct Stream {
 const LARGE: u64 = 64 << 10;
 /// What is read ahead after a large body.
 const AFTER_LARGE: usize = 8 << 10;
+/// What a call is offered at least, if there is so much to come.
+const LEAST_REACH: usize = 64 << 10;
 /// How often in a row a deframer may use no bytes at all. An honest one has a frame and some empty bodies.
 const IDLE: u32 = 64;
 /// How many bytes a blocking form takes before it looks at the clock.
@@ -214,6 +218,7 @@ impl<T, D> Receiver<T, D> {
     pub fn with_options(transport: T, deframer: D, options: RecvOptions, pool: SlabPool) -> Self {
         let ahead = ReadAhead { bytes: vec![0; options.read_ahead], start: 0, end: 0 };
         let stream = Stream {
+            reach: options.window,
             options,
             stats: RecvStats::default(),
             pool,
@@ -469,12 +474,13 @@ impl Stream {
         targets: &mut dyn Targets,
         wanted: usize,
     ) -> io::Result<(usize, usize)> {
-        let Self { options, stats, ahead, filling, after_large, slices, .. } = self;
+        let Self { options, stats, ahead, filling, after_large, reach, slices, .. } = self;
         let slices = reuse(std::mem::take(slices));
         let mut lent = LentSlices { slices, room: 0, max_slices: MAX_SLICES - 1 };
         let (mut body, mut whole, mut sum) = (0, true, None);
         if let Some(filling) = filling {
-            let want = filling.left.min(options.window as u64) as usize;
+            let reach = if filling.memory.is_contiguous() { options.window } else { *reach };
+            let want = filling.left.min(reach as u64) as usize;
             let large = filling.is_large();
             body = filling.memory.lend(want, targets, &mut lent);
             whole = body as u64 == filling.left;
@@ -508,6 +514,12 @@ impl Stream {
         self.slices = reuse(slices);
         let received = received?;
         self.stats.bytes += received as u64;
+        // Pages that the bytes do not reach cost as much to offer as others: to us, and to the kernel, which copies the array.
+        // Twice what came, so that a faster sender is met in a few calls.
+        if body > 0 {
+            let least = LEAST_REACH.min(self.options.window);
+            self.reach = received.saturating_mul(2).clamp(least, self.options.window);
+        }
         match &mut self.filling {
             Some(filling) => {
                 filling.memory.landed(landed);
