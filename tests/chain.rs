@@ -6,8 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes, BytesMut};
 use proptest::prelude::*;
-use segchain::chain::{Abort, ChainBuilder, ChainError, Fragment, Mark, Payload, SealedChain, SegmentChain};
+use segchain::chain::{
+    Abort, ChainBuilder, ChainError, Fragment, Mark, Outgoing, Payload, Revoked, SealedChain, SegmentChain,
+};
 use segchain::checksum::{Checksum, Crc32, Crc32c};
+use segchain::send::SendError;
 use segchain_testkit::naive::{NaiveChain, Random, crc};
 
 const CASTAGNOLI: u32 = 0x82f6_3b78;
@@ -1110,4 +1113,79 @@ fn a_buf_that_hides_its_bytes_is_a_mistake_and_not_a_short_message() {
     out.put(b"head");
     out.push_buf(Hidden);
     assert_eq!(out.finish().err(), Some(ChainError::EmptyChunk { position: 4, remaining: 7 }));
+}
+
+// ---- shapes
+
+/// A message is moved from hand to hand, and its result is asked for after each call.
+#[test]
+fn what_is_moved_is_one_pointer() {
+    const POINTER: usize = size_of::<usize>();
+    assert_eq!(size_of::<ChainBuilder<'_>>(), POINTER);
+    assert_eq!(size_of::<Option<SegmentChain<'_>>>(), POINTER);
+    assert_eq!(size_of::<Option<SealedChain<'_>>>(), POINTER);
+    assert_eq!(size_of::<Result<(), SendError>>(), POINTER);
+}
+
+#[test]
+fn messages_may_be_sent_to_and_shared_with_other_threads() {
+    fn both<T: Send + Sync>() {}
+    both::<(ChainBuilder<'_>, SegmentChain<'_>, SealedChain<'_>, Outgoing<'_>, SendError)>();
+}
+
+/// Compiles, or does not: a chain of a longer lifetime is one of a shorter, and may be dropped after its pages.
+#[test]
+fn a_chain_lives_no_shorter_than_it_has_to() {
+    fn shorter<'s>(long: SegmentChain<'static>, _: &'s [u8]) -> SegmentChain<'s> {
+        long
+    }
+    let mut out = ChainBuilder::new();
+    out.put(b"head");
+    let bytes = vec![1; 2000];
+    let chain = shorter(out.finish().unwrap(), &bytes);
+    let pages = vec![2; 2000];
+    let mut out = ChainBuilder::new();
+    out.push_borrowed(&pages);
+    let late = out.finish().unwrap();
+    assert_eq!((chain.len(), late.len()), (4, 2000));
+    drop(pages); // before `late` is
+}
+
+/// What replaces a revoked message, and what was copied, are recycled like any other.
+#[test]
+fn memory_of_replacements_is_good_for_the_next_message() {
+    let build = |mut out: ChainBuilder<'static>| {
+        let len = out.put_u32_be(0);
+        let data = out.push_zeros(3000);
+        let crc = out.put_u32_le(0);
+        out.slot(data..crc, Crc32c::raw(7), crc);
+        out.patch(len, &3000u32.to_be_bytes());
+        out.on_abort(Abort::Patch { at: len, bytes: &[0; 4] });
+        out.finish().unwrap()
+    };
+    let wire = build(ChainBuilder::new()).seal_all().to_vec();
+    let Revoked::NotStarted(unsent) = Outgoing::new(build(ChainBuilder::new())).revoke() else {
+        panic!("nothing was sent")
+    };
+    let rest = unsent.into_aborted().unwrap().into_chain().unwrap();
+    assert_eq!(build(rest.recycle()).seal_all().to_vec(), wire);
+    let mut chain = build(ChainBuilder::new());
+    chain.seal_through(2000);
+    assert_eq!(build(chain.into_owned().recycle()).seal_all().to_vec(), wire);
+}
+
+#[test]
+fn nothing_is_gathered_past_what_is_sealed_or_past_the_end() {
+    let mut out = ChainBuilder::new();
+    let head = out.put(b"head");
+    out.push_zeros(3000);
+    let crc = out.put_u32_le(0);
+    out.slot(head..crc, Crc32c::raw(7), crc);
+    let mut chain = out.finish().unwrap();
+    chain.seal_through(1000);
+    let mut slices = Vec::new();
+    for from in [1000, 1001, 3007, 3008] {
+        assert_eq!(chain.gather(from, u64::MAX, 16, &mut slices).bytes, 0);
+    }
+    assert!(slices.is_empty());
 }

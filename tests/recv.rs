@@ -1156,30 +1156,55 @@ fn a_target_in_a_thousand_pieces_does_not_pass_the_slice_limit() {
     assert_eq!(most, Some(1023)); // one is for the read-ahead
 }
 
+/// How many slices each call was offered for the bodies of `frames`, sent so and received into pieces of 4 KiB.
+fn offers(frames: &[usize], give: &[usize], options: RecvOptions) -> Vec<usize> {
+    let stream: Vec<u8> =
+        frames.iter().zip(1..).flat_map(|(len, key)| frame(TARGET, key, &body(*len))).collect();
+    let script = ScriptedRecv::new(&stream, give.iter().map(|n| Give(*n)));
+    let mut receiver = Receiver::with_options(&script, Sorts::default(), options, SlabPool::default());
+    let sizes: Vec<_> = (1..).zip(frames.iter().copied()).collect();
+    let mut targets = TargetTable::new(&sizes).scattered(1 << 12);
+    let (kept, _) = receive_all(&mut receiver, &mut targets);
+    for ((key, len), kept) in sizes.iter().zip(kept) {
+        assert_eq!(kept, Kept::Target { key: *key, whole: true });
+        assert!(targets.get(*key) == Some(&body(*len)[..]));
+    }
+    script.calls().iter().map(|call| call.slices.len()).collect()
+}
+
 /// A slow sender's bytes do not pay for pages that they do not reach, a fast one's come with few calls.
 #[test]
 fn a_call_is_offered_about_as_much_as_came_last() {
-    const PAGES: usize = 256;
-    let bytes = body(PAGES << 12);
-    let offers = |give: usize| {
-        let steps =
-            std::iter::once(Give(HEADER)).chain(std::iter::repeat_n(Give(give), (PAGES << 12) / give));
-        let script = ScriptedRecv::new(&frame(TARGET, 1, &bytes), steps);
-        let mut receiver = Receiver::new(&script, Sorts::default());
-        let mut targets = TargetTable::new(&[(1, PAGES << 12)]).scattered(1 << 12);
-        let (kept, _) = receive_all(&mut receiver, &mut targets);
-        assert_eq!(kept, [Kept::Target { key: 1, whole: true }]);
-        assert!(targets.get(1) == Some(&bytes[..]));
-        script.calls().iter().skip(1).map(|call| call.slices.len()).collect::<Vec<_>>()
+    const LEN: usize = 1 << 20;
+    let one = |give: usize| {
+        let steps: Vec<_> = std::iter::once(HEADER).chain(std::iter::repeat_n(give, LEN / give)).collect();
+        offers(&[LEN], &steps, RecvOptions::new()).split_off(1)
     };
-    // The whole window first; then never less than 64 KiB, which is 16 pages, or a 17th if they are entered in the middle.
-    let slow = offers(1 << 10);
-    assert_eq!(slow[0], PAGES + 1); // and the read-ahead
-    assert!(slow[1..].iter().all(|slices| *slices <= 18), "{slow:?}");
+    // The whole window first; then never less than 64 KiB, which is 16 pieces.
+    let slow = one(1 << 10);
+    assert_eq!(slow[0], 256 + 1); // and the read-ahead
+    assert!(slow[1..].iter().all(|slices| *slices <= 16 + 1), "{slow:?}");
     // Twice as much each time as came, up to the window.
-    assert_eq!(offers(32 << 10)[1..3], [16, 16]);
-    assert_eq!(offers(256 << 10)[..4], [PAGES + 1, 128, 128 + 1, 64 + 1]);
-    assert_eq!(offers(PAGES << 12)[..2], [PAGES + 1, 1]); // and what comes after it
+    assert_eq!(one(32 << 10)[1..3], [16, 16]);
+    assert_eq!(one(256 << 10)[..4], [256 + 1, 128, 128 + 1, 64 + 1]);
+    assert_eq!(one(LEN)[..2], [256 + 1, 1]); // and what comes after it
+}
+
+/// The end of a body is no slow sender.
+#[test]
+fn a_body_that_ends_does_not_shorten_what_the_next_is_offered() {
+    let (between, long) = (4 + HEADER, 1 << 20); // a frame ends with its checksum
+    let steps = [HEADER, 4 << 10, between, long, 64 << 10, between, long];
+    let frames = [4 << 10, long + (64 << 10), long];
+    let calls = offers(&frames, &steps, RecvOptions::new());
+    assert_eq!(calls[..7], [1, 1 + 1, 1, 256, 16 + 1, 1, 256 + 1]);
+}
+
+#[test]
+fn a_call_is_offered_no_more_than_a_small_window() {
+    let steps = [HEADER, 1 << 10, 1 << 10];
+    let calls = offers(&[32 << 10], &steps, RecvOptions::new().window(8 << 10));
+    assert_eq!(calls[..6], [1, 2, 2, 2, 2, 2]);
 }
 
 /// Bodies that are placed by offset, out of order, into one target: iSCSI does so.

@@ -1095,6 +1095,25 @@ fn a_marker_or_header_or_trailer_never_leaves_alone() {
     }
 }
 
+/// Where the payload ends is further back by the markers in front of it.
+#[test]
+fn a_trailer_behind_fragments_never_leaves_alone() {
+    let pages = vec![vec![1u8; 1500]; 5];
+    for max in [1000, 1504, 4000, 7000] {
+        for max_slices in 4..=12 {
+            let script = ScriptedSend::new([]).caps(max_slices, MAX_BYTES);
+            let options = SendOptions::new().max_slices(max_slices);
+            let mut sender = StreamSender::with_options(&script, options);
+            let mut out = ChainBuilder::new();
+            out.fragment(max, |f| (f.len as u32).to_be_bytes());
+            let mut outgoing = Outgoing::new(framed(out, 4, &pages, 4, false));
+            assert_eq!(sender.send(&mut outgoing), Ok(Progress::Done));
+            let last = script.calls().last().map(|call| call.slices.iter().map(|slice| slice.1).sum());
+            assert!(last > Some(4usize), "{last:?} bytes: fragments of {max}, {max_slices} slices a call");
+        }
+    }
+}
+
 /// The payload is one slice here: it is cut in two, so that the trailer has company.
 #[test]
 fn a_byte_limit_at_or_inside_the_trailer_leaves_payload_with_it() {

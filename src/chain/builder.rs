@@ -1,16 +1,14 @@
 //! Building a chain: put, push, patch, slot, fragment. A mistake is kept and comes back from `finish`.
 
-use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 
-use super::body::{Body, Notes};
+use super::inner::{Inner, Notes};
 use super::seal::Slot;
-use super::segment::{Payload, Segments};
+use super::segment::{Pages, Segments};
 use super::{ChainError, SegmentChain};
 use crate::checksum::{Checksum, Digest};
 
@@ -31,7 +29,7 @@ use crate::checksum::{Checksum, Digest};
 /// # Ok::<(), segchain::chain::ChainError>(())
 /// ```
 pub struct ChainBuilder<'b> {
-    body: Box<Body<'b>>,
+    inner: Box<Inner<'b>>,
 }
 
 /// A place in a chain that is being built: where something was put or pushed, and how long it is.
@@ -97,23 +95,6 @@ pub(super) struct Fragments {
     marker: MarkerFn,
 }
 
-/// Chains and outgoing messages are told apart by number. A thread takes a thousand at a time: one shared counter would
-/// cost every message a contended cache line.
-pub(super) fn next_id() -> u64 {
-    const BLOCK: u64 = 1024;
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static MINE: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-    }
-    let (mut next, mut end) = MINE.get();
-    if next == end {
-        next = NEXT.fetch_add(BLOCK, Ordering::Relaxed);
-        end = next + BLOCK;
-    }
-    MINE.set((next + 1, end));
-    next
-}
-
 /// The sum of two lengths, which stays below 2^63.
 pub(super) fn checked_len(len: u64, added: u64) -> Result<u64, ChainError> {
     len.checked_add(added).filter(|sum| *sum < 1 << 63).ok_or(ChainError::TooLong { len, added })
@@ -132,19 +113,19 @@ impl<'b> ChainBuilder<'b> {
     /// memory of an earlier message, and makes no allocation at all.
     pub fn new() -> Self {
         // Most small messages have less: the headers and the footer of a Ceph v1 message are 75 bytes.
-        let own = Notes { arena: Vec::with_capacity(192), ..Notes::default() };
-        Self::begin(Box::new(Body { lent: Segments::with_room(), own }))
+        let notes = Notes { arena: Vec::with_capacity(192), ..Notes::default() };
+        Self::begin(Box::new(Inner { segments: Segments::with_room(), notes }))
     }
 
     #[inline]
-    pub(super) fn begin(mut body: Box<Body<'b>>) -> Self {
-        body.own.begin(Self::COPY_BELOW);
-        Self { body }
+    pub(super) fn begin(mut inner: Box<Inner<'b>>) -> Self {
+        inner.notes.begin(Self::COPY_BELOW);
+        Self { inner }
     }
 
     /// Bytes so far, a fragment marker at the start included.
     pub fn len(&self) -> u64 {
-        self.body.own.len
+        self.inner.notes.len
     }
 
     /// Whether nothing was put or pushed yet.
@@ -156,7 +137,7 @@ impl<'b> ChainBuilder<'b> {
     /// behind them, and counts as scratch from then on, in a revoke too. A short last page after other pages is not. 0 never
     /// copies.
     pub fn copy_below(&mut self, n: usize) {
-        self.body.own.copy_below = n;
+        self.inner.notes.copy_below = n;
     }
 
     /// An empty mark at the current end.
@@ -170,9 +151,9 @@ impl<'b> ChainBuilder<'b> {
     pub fn put(&mut self, bytes: &[u8]) -> Mark {
         let start = self.len();
         if !bytes.is_empty() && self.grow(bytes.len() as u64) {
-            let offset = self.body.own.arena.len();
-            self.body.own.arena.extend_from_slice(bytes);
-            self.body.lent.put(offset, self.len());
+            let offset = self.inner.notes.arena.len();
+            self.inner.notes.arena.extend_from_slice(bytes);
+            self.inner.segments.put(offset, self.len());
         }
         self.mark(start, bytes.len() as u64)
     }
@@ -218,7 +199,7 @@ impl<'b> ChainBuilder<'b> {
         if self.is_to_be_copied(&bytes) {
             return self.copy(&bytes);
         }
-        self.add(bytes.len() as u64, Payload::Shared(bytes))
+        self.add(bytes.len() as u64, Pages::Shared(bytes))
     }
 
     /// Pushes bytes that the caller keeps; nothing is copied unless they are below the copy threshold.
@@ -227,13 +208,13 @@ impl<'b> ChainBuilder<'b> {
         if self.is_to_be_copied(bytes) {
             return self.copy(bytes);
         }
-        self.add(bytes.len() as u64, Payload::Borrowed(bytes))
+        self.add(bytes.len() as u64, Pages::Borrowed(bytes))
     }
 
     /// Pushes all that is left in `buf`. `Bytes` inside are shared, not copied; other buffers copy as they see fit.
     pub fn push_buf(&mut self, mut buf: impl Buf) -> Mark {
         let start = self.len();
-        while buf.has_remaining() && self.body.own.error.is_none() {
+        while buf.has_remaining() && self.inner.notes.error.is_none() {
             // Chunk by chunk: a buffer's own vectored view may be wrong about order or length (bytes 701, opendal 8063).
             let len = buf.chunk().len();
             if len == 0 {
@@ -247,7 +228,7 @@ impl<'b> ChainBuilder<'b> {
 
     /// Pushes `len` zero bytes, all of them slices of one shared zero page.
     pub fn push_zeros(&mut self, len: u64) -> Mark {
-        self.add(len, Payload::Zeros)
+        self.add(len, Pages::Zeros)
     }
 
     /// Adds zero bytes until the length since `since` began is a multiple of `multiple`.
@@ -256,7 +237,7 @@ impl<'b> ChainBuilder<'b> {
         if self.owns(since) && multiple == 0 {
             self.fail(ChainError::Zero);
         }
-        if self.body.own.error.is_some() {
+        if self.inner.notes.error.is_some() {
             return self.here();
         }
         let pad = (self.len() - since.position).next_multiple_of(multiple) - (self.len() - since.position);
@@ -276,7 +257,7 @@ impl<'b> ChainBuilder<'b> {
             });
         }
         if let Some(offset) = self.scratch(at) {
-            self.body.own.arena[offset..offset + bytes.len()].copy_from_slice(bytes);
+            self.inner.notes.arena[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
     }
 
@@ -301,12 +282,12 @@ impl<'b> ChainBuilder<'b> {
             self.fail(ChainError::CoverReversed { start, end });
         } else if at.position < end && at.position + at.len > start {
             self.fail(ChainError::SlotInsideCover { position: at.position, start, end });
-        } else if self.body.own.slots.count() >= Self::MAX_SLOTS {
+        } else if self.inner.notes.slots.count() >= Self::MAX_SLOTS {
             self.fail(ChainError::TooManySlots);
         } else {
             let initial = (!digest.is_linear()).then(|| digest.clone());
             let at_end = at.position + width;
-            self.body.own.slots.push(Slot {
+            self.inner.notes.slots.push(Slot {
                 start,
                 end,
                 at: at.position,
@@ -321,7 +302,7 @@ impl<'b> ChainBuilder<'b> {
 
     /// Says what becomes of the message if it is abandoned half-sent. The last rule counts.
     pub fn on_abort(&mut self, rule: Abort<'_>) {
-        self.body.own.abort = match rule {
+        self.inner.notes.abort = match rule {
             Abort::CloseStream => AbortRule::CloseStream,
             Abort::Finish => AbortRule::Finish,
             Abort::Patch { at, bytes } => {
@@ -339,6 +320,8 @@ impl<'b> ChainBuilder<'b> {
     /// anything is put or pushed; applied by [`finish`](Self::finish), which calls `marker` once for each. Marks, slots and
     /// patches of the caller count the bytes as if there was one fragment.
     ///
+    /// `marker` borrows nothing: it lies in the memory that [`SegmentChain::recycle`] gives to messages of any lifetime.
+    ///
     /// ```
     /// use segchain::chain::ChainBuilder;
     ///
@@ -353,17 +336,17 @@ impl<'b> ChainBuilder<'b> {
         max: u64,
         mut marker: impl FnMut(Fragment) -> [u8; N] + Send + Sync + 'static,
     ) {
-        if !self.is_empty() || self.body.own.fragments.is_some() {
+        if !self.is_empty() || self.inner.notes.fragments.is_some() {
             self.fail(ChainError::FragmentNotFirst { len: self.len() });
         } else if max == 0 {
             self.fail(ChainError::Zero);
         } else {
             // The first marker's place, so that one fragment needs no change of the segments.
-            self.body.own.arena.extend_from_slice(&[0; N]);
-            self.body.own.len = N as u64;
-            self.body.lent.put_marker(0, self.len());
+            self.inner.notes.arena.extend_from_slice(&[0; N]);
+            self.inner.notes.len = N as u64;
+            self.inner.segments.put_marker(0, N as u64);
             let marker = Box::new(move |f, out: &mut Vec<u8>| out.extend_from_slice(&marker(f)));
-            self.body.own.fragments = Some(Fragments { max, width: N as u64, marker });
+            self.inner.notes.fragments = Some(Fragments { max, width: N as u64, marker });
         }
     }
 
@@ -375,7 +358,7 @@ impl<'b> ChainBuilder<'b> {
     /// its slots and its fragment size.
     #[inline]
     pub fn check(&self) -> Result<(), ChainError> {
-        self.body.own.error.map_or(Ok(()), Err)
+        self.inner.notes.error.map_or(Ok(()), Err)
     }
 
     /// Ends the message.
@@ -386,23 +369,24 @@ impl<'b> ChainBuilder<'b> {
     #[inline]
     pub fn finish(mut self) -> Result<SegmentChain<'b>, ChainError> {
         self.check()?;
-        if self.body.own.fragments.is_some() {
+        if self.inner.notes.fragments.is_some() {
             self.cut()?;
         }
-        let own = &mut self.body.own;
-        own.sealed = if own.slots.order()? { 0 } else { own.len };
-        Ok(SegmentChain(self.body))
+        let Inner { segments, notes } = &mut *self.inner;
+        debug_assert!(notes.payload.is_empty() || notes.payload == segments.payload());
+        notes.sealed = if notes.slots.order()? { 0 } else { notes.len };
+        Ok(SegmentChain(self.inner))
     }
 
     /// Puts the markers in.
     fn cut(&mut self) -> Result<(), ChainError> {
-        let Some(Fragments { max, width, mut marker }) = self.body.own.fragments.take() else {
+        let Some(Fragments { max, width, mut marker }) = self.inner.notes.fragments.take() else {
             return Ok(());
         };
         let body = self.len() - width;
         if body <= max {
             // Behind the scratch bytes, and then into the place that was reserved: no allocation for most messages.
-            let arena = &mut self.body.own.arena;
+            let arena = &mut self.inner.notes.arena;
             let end = arena.len();
             marker(Fragment { index: 0, len: body, last: true }, arena);
             arena.copy_within(end.., 0);
@@ -414,17 +398,17 @@ impl<'b> ChainBuilder<'b> {
         }
         let markers = body.div_ceil(max).saturating_mul(width);
         checked_len(body, markers)?;
-        self.body.lent.fragment(&mut self.body.own.arena, width, max, marker);
-        self.body.own.len = self.body.lent.len();
+        self.inner.segments.fragment(&mut self.inner.notes.arena, width, max, marker);
+        self.inner.notes.len = self.inner.segments.len();
         // A position moves behind the marker of its own fragment, the end of a cover only behind those before it.
         let start = |position: u64| position + (position.max(width) - width) / max * width;
         let end = |position: u64| if position <= width { position } else { start(position - 1) + 1 };
-        self.body.own.slots.translate(start, end);
-        let payload = self.body.own.payload.clone();
+        self.inner.notes.slots.translate(start, end);
+        let payload = self.inner.notes.payload.clone();
         if !payload.is_empty() {
-            self.body.own.payload = start(payload.start)..end(payload.end);
+            self.inner.notes.payload = start(payload.start)..end(payload.end);
         }
-        if let AbortRule::Patch(abort) = &mut self.body.own.abort {
+        if let AbortRule::Patch(abort) = &mut self.inner.notes.abort {
             abort.position = start(abort.position);
         }
         Ok(())
@@ -432,19 +416,19 @@ impl<'b> ChainBuilder<'b> {
 
     #[inline]
     fn mark(&self, position: u64, len: u64) -> Mark {
-        Mark { chain: self.body.own.id, position, len }
+        Mark { chain: self.inner.notes.id, position, len }
     }
 
     fn fail(&mut self, error: ChainError) {
-        self.body.own.error.get_or_insert(error);
+        self.inner.notes.error.get_or_insert(error);
     }
 
     /// Adds to the length; `false` if that is a mistake, or one was made before.
     #[inline]
     fn grow(&mut self, added: u64) -> bool {
         match self.len().checked_add(added) {
-            Some(len) if len < 1 << 63 && self.body.own.error.is_none() => {
-                self.body.own.len = len;
+            Some(len) if len < 1 << 63 && self.inner.notes.error.is_none() => {
+                self.inner.notes.len = len;
                 true
             }
             _ => self.refuse(added),
@@ -462,15 +446,15 @@ impl<'b> ChainBuilder<'b> {
     /// Adds a segment; an empty one is left out, so that no later step meets one.
     #[allow(clippy::inline_always, reason = "for every page of every message")]
     #[inline(always)]
-    fn add(&mut self, len: u64, payload: Payload<'b>) -> Mark {
+    fn add(&mut self, len: u64, pages: Pages<'b>) -> Mark {
         let start = self.len();
         if len > 0 && self.grow(len) {
-            self.body.lent.push_payload(self.len(), payload);
-            let payload = &mut self.body.own.payload;
+            self.inner.segments.push_payload(self.len(), pages);
+            let payload = &mut self.inner.notes.payload;
             if payload.end == 0 {
                 payload.start = start;
             }
-            payload.end = self.body.own.len;
+            payload.end = self.inner.notes.len;
         }
         self.mark(start, len)
     }
@@ -478,11 +462,11 @@ impl<'b> ChainBuilder<'b> {
     /// Whether a pushed piece is below the threshold and follows scratch bytes.
     #[inline]
     fn is_to_be_copied(&self, bytes: &[u8]) -> bool {
-        bytes.len() < self.body.own.copy_below && self.body.lent.ends_in_scratch()
+        bytes.len() < self.inner.notes.copy_below && self.inner.segments.ends_in_scratch()
     }
 
     fn copy(&mut self, bytes: &[u8]) -> Mark {
-        self.body.own.copied += bytes.len() as u64;
+        self.inner.notes.copied += bytes.len() as u64;
         self.put(bytes)
     }
 
@@ -490,10 +474,10 @@ impl<'b> ChainBuilder<'b> {
     fn owns(&mut self, mark: Mark) -> bool {
         if mark.chain == OUT_OF_RANGE {
             self.fail(ChainError::MarkOutOfRange { position: mark.position, len: mark.len });
-        } else if mark.chain != self.body.own.id {
+        } else if mark.chain != self.inner.notes.id {
             self.fail(ChainError::ForeignMark { position: mark.position });
         }
-        self.body.own.error.is_none()
+        self.inner.notes.error.is_none()
     }
 
     /// Where in the arena the bytes of a mark are; keeps the mistake if they are not there.
@@ -504,7 +488,7 @@ impl<'b> ChainBuilder<'b> {
         if mark.is_empty() {
             return Some(0); // no bytes are in the arena wherever they are
         }
-        let offset = self.body.lent.scratch_offset(mark.position, mark.len);
+        let offset = self.inner.segments.scratch_offset(mark.position, mark.len);
         if offset.is_none() {
             self.fail(ChainError::NotScratch { position: mark.position, len: mark.len });
         }
@@ -552,9 +536,9 @@ impl fmt::Debug for ChainBuilder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChainBuilder")
             .field("len", &self.len())
-            .field("segments", &self.body.lent)
-            .field("slots", &self.body.own.slots)
-            .field("error", &self.body.own.error)
+            .field("segments", &self.inner.segments)
+            .field("slots", &self.inner.notes.slots)
+            .field("error", &self.inner.notes.error)
             .finish_non_exhaustive()
     }
 }

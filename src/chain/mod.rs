@@ -10,10 +10,10 @@
 //! the bytes of this cover, digested so, end up there. Nothing here makes a system call: the next room is
 //! [`send`](crate::send).
 
-mod body;
 mod buf;
 mod builder;
 mod error;
+mod inner;
 mod outgoing;
 mod payload;
 mod revoke;
@@ -32,7 +32,7 @@ pub use self::outgoing::Outgoing;
 pub use self::payload::Payload;
 pub use self::revoke::{Revoked, Unsent};
 
-use self::body::Body;
+use self::inner::{Inner, Notes};
 use self::segment::Segments;
 
 /// A finished message: segments in wire order, with checksum slots that may still be open.
@@ -59,7 +59,7 @@ use self::segment::Segments;
 /// assert_eq!(slices[1].as_ptr(), page.as_ptr()); // the caller's own page
 /// # Ok::<(), segchain::chain::ChainError>(())
 /// ```
-pub struct SegmentChain<'b>(Box<Body<'b>>);
+pub struct SegmentChain<'b>(Box<Inner<'b>>);
 
 /// What one [`gather`](SegmentChain::gather) call appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl<'b> SegmentChain<'b> {
     /// Length in bytes, everything included.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.0.own.len
+        self.0.notes.len
     }
 
     /// Whether the chain holds no bytes at all. Sending it makes no call.
@@ -86,20 +86,20 @@ impl<'b> SegmentChain<'b> {
     /// The position up to which every byte is final.
     #[inline]
     pub fn sealed(&self) -> u64 {
-        self.0.own.sealed
+        self.0.notes.sealed
     }
 
     /// Payload bytes that were copied into the scratch arena because they were below the copy threshold, or by
     /// [`into_owned`](SegmentChain::into_owned).
     #[inline]
     pub fn copied(&self) -> u64 {
-        self.0.own.copied
+        self.0.notes.copied
     }
 
     /// Bytes read for checksums so far.
     #[inline]
     pub fn digested(&self) -> u64 {
-        self.0.own.slots.digested()
+        self.0.notes.slots.digested()
     }
 
     /// Makes every byte before `position` final: digests what the slots there need and writes their values. Idempotent
@@ -111,9 +111,9 @@ impl<'b> SegmentChain<'b> {
     pub fn seal_through(&mut self, position: u64) {
         let to = position.min(self.len());
         if to > self.sealed() {
-            let Body { lent, own } = &mut *self.0;
-            own.slots.seal_through(lent, &mut own.arena, to);
-            own.sealed = if own.slots.all_done() { own.len } else { to };
+            let Inner { segments, notes } = &mut *self.0;
+            notes.slots.seal_through(segments, &mut notes.arena, to);
+            notes.sealed = if notes.slots.all_done() { notes.len } else { to };
         }
     }
 
@@ -154,15 +154,16 @@ impl<'b> SegmentChain<'b> {
     /// middle if it is all that this call has besides the header.
     #[inline]
     fn cut_before_trailer(&self, from: u64, end: u64) -> Option<u64> {
-        if end == self.len() || end == from || end < self.0.own.payload.end {
+        let payload = &self.0.notes.payload;
+        if end == self.len() || end == from || end < payload.end || payload.is_empty() {
             return None;
         }
-        let first = from.max(self.0.own.payload.start);
-        let last_slice = self.0.lent.slice_start(self.0.own.payload.end.checked_sub(1)?);
+        let first = from.max(payload.start);
+        let last_slice = self.0.segments.slice_start(payload.end - 1);
         if last_slice > first {
             return Some(last_slice);
         }
-        let middle = first + self.0.own.payload.end.saturating_sub(first) / 2;
+        let middle = first + payload.end.saturating_sub(first) / 2;
         (middle > first).then_some(middle)
     }
 
@@ -177,9 +178,9 @@ impl<'b> SegmentChain<'b> {
     #[must_use]
     pub fn into_owned(self) -> SegmentChain<'static> {
         let mut copied = 0;
-        let mut body = self.0.map(|segments| segments.into_owned(&mut copied));
-        body.own.copied += copied;
-        SegmentChain(body)
+        let mut owned = self.0.map(|segments| segments.into_owned(&mut copied));
+        owned.notes.copied += copied;
+        SegmentChain(owned)
     }
 }
 
@@ -189,9 +190,9 @@ impl fmt::Debug for SegmentChain<'_> {
         f.debug_struct("SegmentChain")
             .field("len", &self.len())
             .field("sealed", &self.sealed())
-            .field("segments", &self.0.lent)
-            .field("slots", &self.0.own.slots)
-            .field("abort", &self.0.own.abort)
+            .field("segments", &self.0.segments)
+            .field("slots", &self.0.notes.slots)
+            .field("abort", &self.0.notes.abort)
             .finish_non_exhaustive()
     }
 }
@@ -255,9 +256,9 @@ impl<'b> SealedChain<'b> {
     /// the end mean the end. Neither half can be aborted on the wire any more.
     #[must_use]
     pub fn split(self, position: u64) -> (Self, Self) {
-        let Body { lent, own } = *self.0.0;
-        let (head, tail) = lent.split(position);
-        (Self::of(head, own.arena.clone(), own.copied), Self::of(tail, own.arena, 0))
+        let Inner { segments, notes } = *self.0.0;
+        let (head, tail) = segments.split(position);
+        (Self::of(head, notes.arena.clone(), notes.copied), Self::of(tail, notes.arena, 0))
     }
 
     /// Both chains as one. It cannot be aborted on the wire any more.
@@ -265,11 +266,11 @@ impl<'b> SealedChain<'b> {
     /// # Errors
     /// [`ChainError::TooLong`] if the sum passes 2^63.
     pub fn append(self, other: Self) -> Result<Self, ChainError> {
-        let (Body { lent, own }, other) = (*self.0.0, other.0.0);
-        let mut arena = own.arena;
-        let segments = lent.append(other.lent, arena.len())?;
-        arena.extend_from_slice(&other.own.arena);
-        Ok(Self::of(segments, arena, own.copied + other.own.copied))
+        let (Inner { segments, notes }, other) = (*self.0.0, other.0.0);
+        let mut arena = notes.arena;
+        let segments = segments.append(other.segments, arena.len())?;
+        arena.extend_from_slice(&other.notes.arena);
+        Ok(Self::of(segments, arena, notes.copied + other.notes.copied))
     }
 
     /// Copies what is borrowed, so that the chain may outlive its pages.
@@ -279,7 +280,9 @@ impl<'b> SealedChain<'b> {
     }
 
     fn of(segments: Segments<'b>, arena: Vec<u8>, copied: u64) -> Self {
-        Self(SegmentChain(body::sealed(segments, arena, copied)))
+        let (len, payload) = (segments.len(), segments.payload());
+        let notes = Notes { len, sealed: len, copied, arena, payload, ..Notes::default() };
+        Self(SegmentChain(Box::new(Inner { segments, notes })))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use super::builder::next_id;
+use super::inner::next_id;
 use super::{Gathered, SealedChain, SegmentChain};
 
 /// A chain and its one position. [`StreamSender`](crate::send::StreamSender) moves the position, nobody else does.
@@ -23,7 +23,7 @@ use super::{Gathered, SealedChain, SegmentChain};
 pub struct Outgoing<'b> {
     id: u64,
     sent: u64,
-    /// The chain's, as `copied` is. Its memory, unlike this, is out of the cache when the kernel has copied the pages.
+    /// The chain's, as `copied` is: its memory is out of the cache once the kernel has copied the pages.
     len: u64,
     copied: u64,
     chain: Holder<'b>,

@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-use super::body::{Body, Notes};
 use super::builder::AbortRule;
+use super::inner::{Inner, Notes};
 use super::segment::Segments;
 use super::{Outgoing, SegmentChain};
 
@@ -108,12 +108,12 @@ enum Rest {
 
 impl SegmentChain<'_> {
     fn rest(&self, sent: u64) -> Rest {
-        match &self.0.own.abort {
+        match &self.0.notes.abort {
             AbortRule::Patch(mark) if mark.position >= sent => {
-                let mut rest = self.with(self.0.lent.without_payload(), 0);
-                let Body { lent, own } = &mut *rest.0;
-                own.arena[mark.scratch..mark.scratch + mark.bytes.len()].copy_from_slice(&mark.bytes);
-                match own.slots.replace(self.0.content(), lent, &mut own.arena, sent) {
+                let mut rest = self.over(self.0.segments.without_payload(), 0);
+                let Inner { segments, notes } = &mut *rest.0;
+                notes.arena[mark.scratch..mark.scratch + mark.bytes.len()].copy_from_slice(&mark.bytes);
+                match notes.slots.replace(self.0.content(), segments, &mut notes.arena, sent) {
                     Ok(()) => Rest::Aborted(rest),
                     Err(_) => Rest::None,
                 }
@@ -121,7 +121,7 @@ impl SegmentChain<'_> {
             // The mark has left, or none is needed.
             AbortRule::Patch(_) | AbortRule::Finish => self.finished(sent),
             // Nothing of the caller's is left to be sent: closing would win nothing.
-            AbortRule::CloseStream if self.0.own.payload.is_empty() || sent >= self.0.own.payload.end => {
+            AbortRule::CloseStream if self.0.notes.payload.is_empty() || sent >= self.0.notes.payload.end => {
                 self.finished(sent)
             }
             AbortRule::CloseStream => Rest::None,
@@ -130,14 +130,14 @@ impl SegmentChain<'_> {
 
     /// The rest as it is, copied.
     fn finished(&self, sent: u64) -> Rest {
-        let (segments, copied) = self.0.lent.copied_from(sent);
-        Rest::Finished(self.with(segments, copied))
+        let (segments, copied) = self.0.segments.copied_from(sent);
+        Rest::Finished(self.over(segments, copied))
     }
 
     /// The same chain over other segments, of which nobody takes anything back again.
-    fn with(&self, segments: Segments<'static>, copied: u64) -> SegmentChain<'static> {
-        let Notes { len, sealed, arena, slots, payload, .. } = &self.0.own;
-        let own = Notes {
+    fn over(&self, segments: Segments<'static>, copied: u64) -> SegmentChain<'static> {
+        let Notes { len, sealed, arena, slots, payload, .. } = &self.0.notes;
+        let notes = Notes {
             len: *len,
             sealed: *sealed,
             copied,
@@ -147,6 +147,6 @@ impl SegmentChain<'_> {
             abort: AbortRule::Finish,
             ..Notes::default()
         };
-        SegmentChain(Box::new(Body { lent: segments, own }))
+        SegmentChain(Box::new(Inner { segments, notes }))
     }
 }

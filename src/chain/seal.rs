@@ -81,6 +81,7 @@ impl Slots {
 
     #[inline]
     pub(super) fn clear(&mut self) {
+        // Without slots nothing was ever counted.
         if !self.list.is_empty() {
             self.list.clear();
             (self.eager, self.done, self.frontier, self.digested) = (0, 0, 0, 0);
@@ -268,7 +269,8 @@ fn digest(digest: &mut Digest, content: Content<'_>, from: u64, to: u64) -> u64 
     read
 }
 
-/// The same for all slots whose covers hold these bytes: once from the zero state, then joined to each.
+/// The same for all slots whose covers hold these bytes. Built-in checksums read them once, from the zero state, and are
+/// joined; a caller's reads them itself. Seldom needed, and so out of the way of the usual single cover.
 #[inline(never)]
 fn digest_once(slots: &mut [Slot], content: Content<'_>, from: u64, to: u64) -> u64 {
     let mut read = 0;

@@ -25,11 +25,11 @@ pub(super) enum Source<'b> {
     /// There too, but a fragment marker: no cover counts it.
     Marker(usize),
     /// Where they always were.
-    Payload(Payload<'b>),
+    Payload(Pages<'b>),
 }
 
 #[derive(Clone)]
-pub(super) enum Payload<'b> {
+pub(super) enum Pages<'b> {
     Shared(Bytes),
     Borrowed(&'b [u8]),
     Zeros,
@@ -78,7 +78,7 @@ impl<'b> Segments<'b> {
         self.push(len, Source::Marker(offset));
     }
 
-    /// Adds `len` bytes; an empty segment is dropped here, so that no later step meets one.
+    /// Adds `len` bytes of a chain that is cut or joined. As in building, no empty segment comes in: no later step meets one.
     fn push(&mut self, len: u64, source: Source<'b>) {
         if len > 0 {
             self.0.push(Segment { end: self.len() + len, source });
@@ -87,7 +87,7 @@ impl<'b> Segments<'b> {
 
     /// Adds payload, of which there is some, up to position `end`.
     #[inline]
-    pub(super) fn push_payload(&mut self, end: u64, payload: Payload<'b>) {
+    pub(super) fn push_payload(&mut self, end: u64, payload: Pages<'b>) {
         self.0.push(Segment { end, source: Source::Payload(payload) });
     }
 
@@ -124,7 +124,7 @@ impl<'b> Segments<'b> {
         let index = self.index_of(position);
         let start = self.start_of(index);
         match self.0.get(index).map(|segment| &segment.source) {
-            Some(Source::Payload(Payload::Zeros)) => position - (position - start) % ZEROS.len() as u64,
+            Some(Source::Payload(Pages::Zeros)) => position - (position - start) % ZEROS.len() as u64,
             _ => start,
         }
     }
@@ -190,7 +190,7 @@ impl<'b> Segments<'b> {
             let source = match segment.source {
                 Source::Scratch(offset) => Source::Scratch(offset),
                 Source::Marker(offset) => Source::Marker(offset),
-                Source::Payload(_) => Source::Payload(Payload::Zeros),
+                Source::Payload(_) => Source::Payload(Pages::Zeros),
             };
             Segment { end: segment.end, source }
         });
@@ -206,12 +206,12 @@ impl<'b> Segments<'b> {
             match source {
                 Source::Scratch(offset) => copy.push(end - start, Source::Scratch(*offset)),
                 Source::Marker(offset) => copy.push(end - start, Source::Marker(*offset)),
-                Source::Payload(Payload::Zeros) => copy.push(end - start, Source::Payload(Payload::Zeros)),
+                Source::Payload(Pages::Zeros) => copy.push(end - start, Source::Payload(Pages::Zeros)),
                 Source::Payload(payload) => {
                     let unsent = payload.bytes((cut - start) as usize, end - cut);
                     copied += unsent.len() as u64;
-                    copy.push(cut - start, Source::Payload(Payload::Zeros));
-                    let unsent = Payload::Shared(Bytes::copy_from_slice(unsent));
+                    copy.push(cut - start, Source::Payload(Pages::Zeros));
+                    let unsent = Pages::Shared(Bytes::copy_from_slice(unsent));
                     copy.push(end - cut, Source::Payload(unsent));
                 }
             }
@@ -277,7 +277,7 @@ impl<'s> Content<'s> {
                     let start = offset + skip as usize;
                     Piece::Scratch(&arena[start..start + len as usize], start)
                 }
-                Source::Payload(Payload::Zeros) => Piece::Zeros(len),
+                Source::Payload(Pages::Zeros) => Piece::Zeros(len),
                 Source::Payload(payload) => Piece::Payload(payload.bytes(skip as usize, len)),
             })
         })
@@ -328,7 +328,7 @@ impl<'s> Content<'s> {
                 scratch_end = ends;
                 at += bytes.len() as u64;
             }
-            if at == to {
+            if at >= to {
                 break;
             }
             skip = 0;
@@ -369,33 +369,33 @@ impl Source<'_> {
     }
 }
 
-impl Payload<'_> {
+impl Pages<'_> {
     /// `len` bytes after the first `skip`. Of zeros as many as are one slice.
     #[inline]
     fn bytes(&self, skip: usize, len: u64) -> &[u8] {
         match self {
-            Payload::Borrowed(bytes) => &bytes[skip..skip + len as usize],
-            Payload::Shared(bytes) => &bytes[skip..skip + len as usize],
-            Payload::Zeros => &ZEROS[..len.min(ZEROS.len() as u64) as usize],
+            Pages::Borrowed(bytes) => &bytes[skip..skip + len as usize],
+            Pages::Shared(bytes) => &bytes[skip..skip + len as usize],
+            Pages::Zeros => &ZEROS[..len.min(ZEROS.len() as u64) as usize],
         }
     }
 
     fn slice(&self, range: Range<usize>) -> Self {
         match self {
-            Payload::Shared(bytes) => Payload::Shared(bytes.slice(range)),
-            Payload::Borrowed(bytes) => Payload::Borrowed(&bytes[range]),
-            Payload::Zeros => Payload::Zeros,
+            Pages::Shared(bytes) => Pages::Shared(bytes.slice(range)),
+            Pages::Borrowed(bytes) => Pages::Borrowed(&bytes[range]),
+            Pages::Zeros => Pages::Zeros,
         }
     }
 
-    fn into_owned(self, copied: &mut u64) -> Payload<'static> {
+    fn into_owned(self, copied: &mut u64) -> Pages<'static> {
         match self {
-            Payload::Borrowed(bytes) => {
+            Pages::Borrowed(bytes) => {
                 *copied += bytes.len() as u64;
-                Payload::Shared(Bytes::copy_from_slice(bytes))
+                Pages::Shared(Bytes::copy_from_slice(bytes))
             }
-            Payload::Shared(bytes) => Payload::Shared(bytes),
-            Payload::Zeros => Payload::Zeros,
+            Pages::Shared(bytes) => Pages::Shared(bytes),
+            Pages::Zeros => Pages::Zeros,
         }
     }
 }
@@ -409,9 +409,9 @@ impl fmt::Debug for Segments<'_> {
             let kind = match segment.source {
                 Source::Scratch(_) => "scratch",
                 Source::Marker(_) => "marker",
-                Source::Payload(Payload::Shared(_)) => "shared",
-                Source::Payload(Payload::Borrowed(_)) => "borrowed",
-                Source::Payload(Payload::Zeros) => "zeros",
+                Source::Payload(Pages::Shared(_)) => "shared",
+                Source::Payload(Pages::Borrowed(_)) => "borrowed",
+                Source::Payload(Pages::Zeros) => "zeros",
             };
             map.entry(&format_args!("{kind} {}", segment.end - start));
             start = segment.end;

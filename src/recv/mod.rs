@@ -54,8 +54,8 @@ impl RecvOptions {
         self
     }
 
-    /// How much of a body is offered to one call, in bytes, 4 KiB to 32 MiB; 1 MiB unless set. This much memory is taken
-    /// ahead of the bytes that fill it.
+    /// How much of a body is offered to one call at most, in bytes, 4 KiB to 32 MiB; 1 MiB unless set. Not more memory than
+    /// this is taken ahead of the bytes that fill it.
     #[must_use]
     pub fn window(mut self, bytes: usize) -> Self {
         self.window = bytes.clamp(4096, 32 << 20);
@@ -188,7 +188,7 @@ struct Stream {
     inside_frame: bool,
     /// Whether the last call brought bytes of a large body.
     after_large: bool,
-    /// How much of a body the next call is offered memory for.
+    /// How much of a body the next call is offered memory for, if that is in pages.
     reach: usize,
     /// Bytes that were put in front.
     unread: u64,
@@ -201,7 +201,7 @@ struct Stream {
 const LARGE: u64 = 64 << 10;
 /// What is read ahead after a large body.
 const AFTER_LARGE: usize = 8 << 10;
-/// What a call is offered at least, if there is so much to come.
+/// What a call is offered at least, if there is so much to come and the window allows it.
 const LEAST_REACH: usize = 64 << 10;
 /// How often in a row a deframer may use no bytes at all. An honest one has a frame and some empty bodies.
 const IDLE: u32 = 64;
@@ -466,7 +466,7 @@ impl<T: VectoredRecv + Wait, D: Deframer> Receiver<T, D> {
 }
 
 impl Stream {
-    /// One call: the rest of the body as far as the window goes, and the read-ahead behind it. Returns how many bytes came, and
+    /// One call: the rest of the body as far as is offered, and the read-ahead behind it. Returns how many bytes came, and
     /// for how many there was room.
     fn recv(
         &mut self,
@@ -515,10 +515,11 @@ impl Stream {
         let received = received?;
         self.stats.bytes += received as u64;
         // Pages that the bytes do not reach cost as much to offer as others: to us, and to the kernel, which copies the array.
-        // Twice what came, so that a faster sender is met in a few calls.
+        // So it is twice what came; and not less than before if no page was in vain.
         if body > 0 {
-            let least = LEAST_REACH.min(self.options.window);
-            self.reach = received.saturating_mul(2).clamp(least, self.options.window);
+            let twice = landed.saturating_mul(2);
+            let reach = if landed < body { twice } else { self.reach.max(twice) };
+            self.reach = reach.clamp(LEAST_REACH.min(self.options.window), self.options.window);
         }
         match &mut self.filling {
             Some(filling) => {

@@ -7,14 +7,14 @@ use std::{error, fmt, io};
 ///
 /// One pointer: a result that holds it, of every call, stays in registers.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SendError(Box<Failure>);
+pub struct SendError(Arc<Failure>);
 
 #[derive(Clone, PartialEq, Eq)]
 struct Failure {
     kind: SendErrorKind,
     errno: Option<i32>,
     sent: u64,
-    detail: Option<Arc<str>>,
+    detail: Option<Box<str>>,
 }
 
 /// What happened.
@@ -52,20 +52,21 @@ pub enum SendErrorKind {
 
 impl SendError {
     pub(crate) fn new(kind: SendErrorKind, errno: Option<i32>, sent: u64) -> Self {
-        Self(Box::new(Failure { kind, errno, sent, detail: None }))
+        Self(Arc::new(Failure { kind, errno, sent, detail: None }))
     }
 
     /// The framer's own words for a message that it refused.
     pub(crate) fn not_framed(error: &impl fmt::Display) -> Self {
-        let mut refused = Self::new(SendErrorKind::NotFramed, None, 0);
-        refused.0.detail = Some(error.to_string().into());
-        refused
+        let detail = Some(error.to_string().into());
+        Self(Arc::new(Failure { kind: SendErrorKind::NotFramed, errno: None, sent: 0, detail }))
     }
 
     /// The same error for another message of the stream, of which `sent` bytes had left.
     pub(crate) fn for_message(&self, sent: u64) -> Self {
         let mut error = self.clone();
-        error.0.sent = sent;
+        if error.0.sent != sent {
+            Arc::make_mut(&mut error.0).sent = sent;
+        }
         error
     }
 

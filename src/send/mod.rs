@@ -349,7 +349,8 @@ impl<T: VectoredSend> StreamSender<T> {
             pieces += gathered.slices;
             let cut = gathered.bytes < message.remaining();
             // Two windows are enough for one call.
-            if cut || slices.len() == max_slices || offered == limit || fresh / 2 >= seal_window {
+            if cut || slices.len() == max_slices || offered == limit || fresh >= seal_window.saturating_mul(2)
+            {
                 break;
             }
         }

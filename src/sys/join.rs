@@ -3,12 +3,12 @@
 //! Only the kernel is given joined memory: a Rust slice must not span two allocations, even if they touch, and whether
 //! they are two cannot be known. An iovec is an address and a length and has no such rule.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::io::IoSlice;
 
 thread_local! {
     /// Room for joined iovecs, kept from call to call.
-    static JOINED: RefCell<Vec<libc::iovec>> = const { RefCell::new(Vec::new()) };
+    static JOINED: Cell<Vec<libc::iovec>> = const { Cell::new(Vec::new()) };
 }
 
 /// How many pieces of memory the slices are, touching neighbours counted as one: what the kernel is given.
@@ -19,17 +19,17 @@ pub(crate) fn slices_in_memory(bufs: &[IoSlice<'_>]) -> usize {
 /// Calls `f` with the iovecs of `bufs`: each is memory that `bufs` borrows, in the same order.
 #[inline]
 pub(super) fn with_iovecs<R>(bufs: &[IoSlice<'_>], f: impl FnOnce(&[libc::iovec]) -> R) -> R {
-    let joined = if bufs.windows(2).any(|pair| touch(&pair[0], &pair[1])) { join(bufs) } else { Vec::new() };
-    let iovecs: &[libc::iovec] = if joined.is_empty() {
+    let joined = bufs.windows(2).any(|pair| touch(&pair[0], &pair[1])).then(|| join(bufs));
+    let iovecs: &[libc::iovec] = if let Some(joined) = &joined {
+        joined
+    } else {
         let iovecs = bufs.as_ptr().cast::<libc::iovec>();
         // SAFETY: `IoSlice` has the layout of `iovec` on Unix (std guarantees it), so these are `bufs.len()` initialised
         // iovecs that live as long as `bufs`, which nobody changes meanwhile.
         unsafe { std::slice::from_raw_parts(iovecs, bufs.len()) }
-    } else {
-        &joined
     };
     let result = f(iovecs);
-    if joined.capacity() > 0 {
+    if let Some(joined) = joined {
         JOINED.set(joined);
     }
     result

@@ -1,6 +1,6 @@
-//! The system calls, and memory that outlives what was borrowed in it ([`reuse`], [`Parts`]): the only unsafe code of the
-//! crate. `sendmsg`, `recvmsg`, `poll`, and what differs between platforms. Policy (retries, limits, what an error means) is
-//! not here but in the rooms above.
+//! The system calls, and memory that outlives what was borrowed in it ([`reuse`], [`Recyclable`]): the only unsafe code of
+//! the crate. `sendmsg`, `recvmsg`, `poll`, and what differs between platforms. Policy (retries, limits, what an error means)
+//! is not here but in the rooms above.
 #![allow(unsafe_code)]
 
 mod join;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use socket2::SockAddr;
 
 pub(crate) use self::join::slices_in_memory;
-pub(crate) use self::reuse::{Parts, reuse};
+pub(crate) use self::reuse::{Recyclable, reuse};
 
 /// The most slices one call takes. Linux: `UIO_MAXIOV` in `include/uapi/linux/uio.h`; macOS and the BSDs have the same
 /// 1024 as `IOV_MAX`. One more is EMSGSIZE from `sendmsg`.
@@ -53,8 +53,8 @@ pub(crate) fn no_sigpipe(_: BorrowedFd<'_>) -> io::Result<()> {
 
 /// One `sendmsg`. Neighbouring slices whose memory touches reach the kernel as one.
 ///
-/// Inlined up to the caller of the transport: the kernel spoils the CPU's stack of return addresses (Linux fills it on the
-/// way in, against Spectre), so that every frame that a system call returns through is a misprediction.
+/// Inlined up to the caller of the transport: the kernel's calls use up the CPU's stack of return addresses, so that a frame
+/// more that a system call returns through is a misprediction more (measured on Linux 6.18: whole-write of 4 KiB).
 #[inline]
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
@@ -71,8 +71,8 @@ pub(crate) fn send(
         }
         header.msg_iov = iovecs.as_ptr().cast_mut();
         header.msg_iovlen = iovecs.len() as _;
-        // SAFETY: `header` points to the address `to` and to `iovecs`, both of which live until after the call, with
-        // their true lengths; every iovec is memory that `bufs` borrows (see `with_iovecs`). sendmsg only reads.
+        // SAFETY: `header` has no control buffer; it points to the address `to` and to `iovecs`, both of which live until
+        // after the call, with their true lengths; every iovec is memory that `bufs` borrows (see `with_iovecs`). sendmsg only reads.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) };
         result(sent)
     })

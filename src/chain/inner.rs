@@ -1,18 +1,20 @@
 //! The memory of one message. The builder fills it, the chain sends it, and the next message has it again: one allocation
 //! that holds the others, so that handing it on moves a pointer.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ChainError;
-use super::builder::{AbortRule, Fragments, next_id};
+use super::builder::{AbortRule, Fragments};
 use super::seal::Slots;
 use super::segment::{Content, Segments};
-use crate::sys::Parts;
+use crate::sys::Recyclable;
 
-/// Segments, which may borrow from the caller, and notes, which do not.
-pub(super) type Body<'b> = Parts<Segments<'b>, Notes>;
+/// All that a chain is, and a builder.
+pub(super) type Inner<'b> = Recyclable<Segments<'b>, Notes>;
 
-/// The scratch bytes that some segments lie in, and what is to be done with all of them.
+/// All of a message but its segments. It borrows nothing.
 #[derive(Default)]
 pub(super) struct Notes {
     /// The builder's number, which its marks carry.
@@ -48,22 +50,32 @@ impl Notes {
         self.arena.clear();
         self.payload = 0..0;
         self.slots.clear();
-        self.fragments = None;
         self.abort = AbortRule::CloseStream;
-        self.error = None;
+        // A finished message has neither.
+        debug_assert!(self.fragments.is_none() && self.error.is_none());
     }
 }
 
-/// A body of other segments, all of which are final.
-pub(super) fn sealed(segments: Segments<'_>, arena: Vec<u8>, copied: u64) -> Box<Body<'_>> {
-    let (len, payload) = (segments.len(), segments.payload());
-    let own = Notes { len, sealed: len, copied, arena, payload, ..Notes::default() };
-    Box::new(Body { lent: segments, own })
+/// Chains and outgoing messages are told apart by number. A thread takes a thousand at a time: one shared counter would
+/// cost every message a contended cache line.
+pub(super) fn next_id() -> u64 {
+    const BLOCK: u64 = 1024;
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static MINE: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    }
+    let (mut next, mut end) = MINE.get();
+    if next == end {
+        next = NEXT.fetch_add(BLOCK, Ordering::Relaxed);
+        end = next + BLOCK;
+    }
+    MINE.set((next + 1, end));
+    next
 }
 
-impl Body<'_> {
+impl Inner<'_> {
     #[inline]
     pub(super) fn content(&self) -> Content<'_> {
-        Content { segments: &self.lent, arena: &self.own.arena }
+        Content { segments: &self.segments, arena: &self.notes.arena }
     }
 }
