@@ -354,6 +354,7 @@ impl<T: VectoredSend> StreamSender<T> {
                 break;
             }
         }
+        self.stats.digested += fresh;
         // Bytes of this flush remain unoffered if and only if this call does not reach its end.
         let more = offered < left.min(turn);
         let flags = if more { SendFlags::MORE } else { SendFlags::default() };
@@ -361,7 +362,6 @@ impl<T: VectoredSend> StreamSender<T> {
         let result = self.transport.send_vectored(&slices, flags);
         self.stats.calls += 1;
         self.stats.slices += pieces as u64;
-        self.stats.digested += fresh;
         self.slices = reuse(slices);
         (result, offered, more)
     }
