@@ -1069,6 +1069,37 @@ fn four_mebibytes_of_pages_are_two_calls_and_at_most_four_if_sealed_by_windows()
     assert_eq!(wire[wire.len() - 21..][..4], sum);
 }
 
+#[test]
+fn a_call_after_a_short_one_is_offered_four_times_what_that_took_and_any_other_everything() {
+    const KIB: usize = 1 << 10;
+    let pages = pages(1024);
+    let total = 4096 * KIB as u64 + 98;
+    let steps = [
+        Accept(10 * KIB),  // a full socket: the next is offered 256 KiB, the least,
+        Again,             // also after a wait
+        Accept(10 * KIB),  // and again,
+        Accept(100 * KIB), // then four times as much,
+        All,               // and when all of it was taken,
+        Accept(1),         // everything; in calls of the slice limit
+        All,
+        All,
+    ];
+    let script = ScriptedSend::new(steps);
+    script.expect_flush(total);
+    script.expect_frames(&[Shape::new(77, 4096 * KIB as u64, 21)]);
+    let mut sender = StreamSender::new(&script);
+    let mut outgoing = Outgoing::new(framed(ChainBuilder::new(), 77, &pages, 21, false));
+    assert_eq!(sender.send(&mut outgoing), Ok(Progress::Blocked(Blocked::Full)));
+    assert_eq!(sender.send(&mut outgoing), Ok(Progress::Done));
+    let offered: Vec<u64> = script.calls().iter().map(|call| call.offered).collect();
+    let kib = |kib: usize| (kib * KIB) as u64;
+    assert_eq!(offered[1..5], [kib(256), kib(256), kib(256), kib(400)]);
+    assert!(offered[0] > kib(4000) && offered[5] > kib(3500), "{offered:?}");
+    assert_eq!(offered[6..], [kib(256), total - 1 - kib(120 + 400 + 256)]);
+    assert_eq!(script.calls()[1].slices.len(), 65);
+    assert_eq!(sender.stats().copied, 0);
+}
+
 /// nuttx 3707: a server did not answer to a marker that came in a segment of its own.
 #[test]
 fn a_marker_or_header_or_trailer_never_leaves_alone() {

@@ -76,6 +76,10 @@ impl SendOptions {
     }
 }
 
+/// The least that a call is offered, if there is as much: what a socket has room for changes from call to call, and 64 pages
+/// are gathered in a tenth of the time of the call.
+const LEAST_REACH: u64 = 256 << 10;
+
 /// How many bytes a blocking form hands over before it looks at the clock. (A transport that blocks makes it look, too.)
 const BETWEEN_LOOKS: u64 = 16 << 20;
 
@@ -176,6 +180,8 @@ pub struct StreamSender<T> {
     dead: Option<SendError>,
     /// Whether the last call carried MSG_MORE and all that it offered was taken.
     more: bool,
+    /// How many bytes the next call is offered at most, after one that came back short.
+    reach: u64,
     stats: SendStats,
     slices: Vec<IoSlice<'static>>,
 }
@@ -194,6 +200,7 @@ impl<T> StreamSender<T> {
             open: None,
             dead: None,
             more: false,
+            reach: u64::MAX,
             stats: SendStats::default(),
             slices: Vec::new(),
         }
@@ -301,6 +308,8 @@ impl<T: VectoredSend> StreamSender<T> {
                 // After a short write the kernel holds nothing back (`tcp_sendmsg_locked`).
                 self.more = more && n == offered;
                 self.stats.short_writes += u64::from(n < offered);
+                // Slices that are not taken cost as much to offer as others: to us, and to the kernel, which copies the array.
+                self.reach = if n < offered { LEAST_REACH.max(n.saturating_mul(4)) } else { u64::MAX };
                 self.advance(batch, n);
                 (*left, *turn) = (*left - n, *turn - n);
                 Ok((*left == 0).then_some(Progress::Done))
@@ -338,7 +347,7 @@ impl<T: VectoredSend> StreamSender<T> {
     /// was offered, and whether it was told that more follows.
     fn call(&mut self, batch: &mut [Outgoing<'_>], turn: u64, left: u64) -> (io::Result<usize>, u64, bool) {
         let SendOptions { max_slices, max_bytes, seal_window, .. } = self.options;
-        let limit = max_bytes.min(turn);
+        let limit = max_bytes.min(turn).min(self.reach);
 
         let mut slices = reuse(std::mem::take(&mut self.slices));
         let (mut offered, mut pieces, mut fresh) = (0, 0, 0);
