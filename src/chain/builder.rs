@@ -285,18 +285,9 @@ impl<'b> ChainBuilder<'b> {
         } else if self.inner.notes.slots.count() >= Self::MAX_SLOTS {
             self.fail(ChainError::TooManySlots);
         } else {
-            let initial = (!digest.is_linear()).then(|| digest.clone());
-            let at_end = at.position + width;
-            self.inner.notes.slots.push(Slot {
-                start,
-                end,
-                at: at.position,
-                at_end,
-                width,
-                scratch,
-                digest,
-                initial,
-            });
+            let initial = (!digest.is_linear()).then(|| Box::new(digest.clone()));
+            let (at, at_end) = (at.position, at.position + width);
+            self.inner.notes.slots.push(Slot { start, end, at, at_end, scratch, digest, initial });
         }
     }
 
@@ -419,6 +410,7 @@ impl<'b> ChainBuilder<'b> {
         Mark { chain: self.inner.notes.id, position, len }
     }
 
+    #[cold]
     fn fail(&mut self, error: ChainError) {
         self.inner.notes.error.get_or_insert(error);
     }
@@ -471,11 +463,14 @@ impl<'b> ChainBuilder<'b> {
     }
 
     /// Whether a mark is good here; keeps the mistake if not.
+    #[inline]
     fn owns(&mut self, mark: Mark) -> bool {
-        if mark.chain == OUT_OF_RANGE {
-            self.fail(ChainError::MarkOutOfRange { position: mark.position, len: mark.len });
-        } else if mark.chain != self.inner.notes.id {
-            self.fail(ChainError::ForeignMark { position: mark.position });
+        if mark.chain != self.inner.notes.id {
+            self.fail(if mark.chain == OUT_OF_RANGE {
+                ChainError::MarkOutOfRange { position: mark.position, len: mark.len }
+            } else {
+                ChainError::ForeignMark { position: mark.position }
+            });
         }
         self.inner.notes.error.is_none()
     }

@@ -34,6 +34,7 @@ pub use self::revoke::{Revoked, Unsent};
 
 use self::inner::{Inner, Notes};
 use self::segment::Segments;
+use crate::sys::slices_in_memory;
 
 /// A finished message: segments in wire order, with checksum slots that may still be open.
 ///
@@ -129,7 +130,6 @@ impl<'b> SegmentChain<'b> {
     ///
     /// If the limits would leave a bare trailer for the next call, the tail of the payload is left with it (where
     /// `max_slices` has room for header, trailer and one more).
-    #[inline]
     pub fn gather<'s>(
         &'s self,
         from: u64,
@@ -137,25 +137,41 @@ impl<'b> SegmentChain<'b> {
         max_slices: usize,
         out: &mut Vec<IoSlice<'s>>,
     ) -> Gathered {
-        let mut to = self.sealed().min(from.saturating_add(max_bytes));
         let before = out.len();
-        loop {
-            let gathered = self.0.content().gather(from, to, max_slices, out);
-            match self.cut_before_trailer(from, from + gathered.bytes) {
-                // Once: it ends in the payload then.
-                Some(earlier) => to = earlier,
-                None => return gathered,
+        let bytes = self.gather_bytes(from, max_bytes, max_slices, out);
+        Gathered { bytes, slices: slices_in_memory(&out[before..]) }
+    }
+
+    /// The same; returns the bytes only.
+    #[inline]
+    pub(super) fn gather_bytes<'s>(
+        &'s self,
+        from: u64,
+        max_bytes: u64,
+        max_slices: usize,
+        out: &mut Vec<IoSlice<'s>>,
+    ) -> u64 {
+        let before = out.len();
+        let to = self.sealed().min(from.saturating_add(max_bytes));
+        let end = self.0.content().gather(from, to, max_slices, out);
+        if end == self.len() {
+            return end - from;
+        }
+        match self.cut_before_trailer(from, end) {
+            Some(earlier) => {
+                out.truncate(before);
+                self.0.content().gather(from, earlier, max_slices, out) - from
             }
-            out.truncate(before);
+            None => end - from,
         }
     }
 
     /// Where to end a call instead of at `end`, if only trailer is left there: before the last payload slice, or in its
     /// middle if it is all that this call has besides the header.
-    #[inline]
+    #[cold]
     fn cut_before_trailer(&self, from: u64, end: u64) -> Option<u64> {
         let payload = &self.0.notes.payload;
-        if end == self.len() || end == from || end < payload.end || payload.is_empty() {
+        if end == from || end < payload.end || payload.is_empty() {
             return None;
         }
         let first = from.max(payload.start);

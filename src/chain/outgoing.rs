@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use super::inner::next_id;
-use super::{Gathered, SealedChain, SegmentChain};
+use super::{SealedChain, SegmentChain};
 
 /// A chain and its one position. [`StreamSender`](crate::send::StreamSender) moves the position, nobody else does.
 ///
@@ -129,14 +129,10 @@ impl<'b> Outgoing<'b> {
         }
     }
 
+    /// Appends slices of what has not left and is final; returns how many bytes they are.
     #[inline]
-    pub(crate) fn gather<'s>(
-        &'s self,
-        max_bytes: u64,
-        max_slices: usize,
-        out: &mut Vec<IoSlice<'s>>,
-    ) -> Gathered {
-        self.chain().gather(self.sent, max_bytes, max_slices, out)
+    pub(crate) fn gather<'s>(&'s self, max_bytes: u64, max_slices: usize, out: &mut Vec<IoSlice<'s>>) -> u64 {
+        self.chain().gather_bytes(self.sent, max_bytes, max_slices, out)
     }
 
     #[inline]

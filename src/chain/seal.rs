@@ -1,6 +1,6 @@
 //! Slots: which bytes are digested into which place, in what order, each byte once.
 
-use std::fmt;
+use std::{fmt, iter};
 
 use smallvec::SmallVec;
 
@@ -14,15 +14,14 @@ pub(super) struct Slot {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) at: u64,
-    /// Where the value ends: not `at + width` if a fragment's border cuts it.
+    /// Where the value ends: not `at` and its width if a fragment's border cuts it.
     pub(super) at_end: u64,
-    pub(super) width: u64,
     /// Where the value's bytes lie in the arena.
     pub(super) scratch: usize,
     /// The state so far: of the cover's bytes before [`Slots::frontier`], or of all of them.
     pub(super) digest: Digest,
     /// The state before the first byte, of a checksum from which bytes cannot be taken out by arithmetic.
-    pub(super) initial: Option<Digest>,
+    pub(super) initial: Option<Box<Digest>>,
 }
 
 impl Slot {
@@ -32,7 +31,8 @@ impl Slot {
     }
 
     fn write(&self, arena: &mut [u8]) {
-        self.digest.write(&mut arena[self.scratch..self.scratch + self.width as usize]);
+        let place = self.scratch..self.scratch + self.digest.width();
+        self.digest.write(&mut arena[place]);
     }
 
     fn covers(&self, other: &Slot) -> bool {
@@ -61,6 +61,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
+    #[inline]
     pub(super) fn count(&self) -> usize {
         self.list.len()
     }
@@ -75,6 +76,7 @@ impl Slots {
         self.done == self.list.len()
     }
 
+    #[inline]
     pub(super) fn push(&mut self, slot: Slot) {
         self.list.push(slot);
     }
@@ -99,7 +101,14 @@ impl Slots {
     /// Sorts them; returns whether there are any.
     #[inline]
     pub(super) fn order(&mut self) -> Result<bool, ChainError> {
-        if self.list.is_empty() { Ok(false) } else { self.sort().map(|()| true) }
+        match &self.list[..] {
+            [] => return Ok(false),
+            [slot] if !slot.leads() => {}
+            _ => self.sort()?,
+        }
+        // Nobody digests what is before the first cover.
+        self.frontier = self.list[self.eager..].iter().map(|slot| slot.start).min().unwrap_or(0);
+        Ok(true)
     }
 
     /// Sorts, and finds slots that depend on themselves.
@@ -212,7 +221,7 @@ impl Slots {
                     let added = slot.digest.add(&delta);
                     debug_assert!(added, "made from the same checksum");
                 } else if let Some(initial) = &slot.initial {
-                    slot.digest = initial.clone();
+                    slot.digest = (**initial).clone();
                     digest(&mut slot.digest, old, slot.start, from);
                     digest(&mut slot.digest, Content { segments, arena }, from, digested);
                 }
@@ -255,18 +264,29 @@ fn advance(open: &mut [Slot], content: Content<'_>, from: u64, to: u64) -> (u64,
 
 /// Digests the bytes between two positions; returns how many were read.
 fn digest(digest: &mut Digest, content: Content<'_>, from: u64, to: u64) -> u64 {
-    let mut read = 0;
-    for piece in content.walk(from, to) {
-        match piece {
-            Piece::Scratch(bytes, _) | Piece::Payload(bytes) => {
-                digest.update(bytes);
-                read += bytes.len() as u64;
+    let (mut pieces, mut read) = (content.walk(from, to), 0);
+    loop {
+        let mut zeros = None;
+        digest.update_all(iter::from_fn(|| {
+            loop {
+                match pieces.next()? {
+                    Piece::Scratch(bytes, _) | Piece::Payload(bytes) => {
+                        read += bytes.len() as u64;
+                        return Some(bytes);
+                    }
+                    Piece::Zeros(len) => {
+                        zeros = Some(len);
+                        return None;
+                    }
+                    Piece::Marker => {}
+                }
             }
-            Piece::Zeros(len) => digest.zeros(len),
-            Piece::Marker => {}
+        }));
+        match zeros {
+            Some(len) => digest.zeros(len),
+            None => return read,
         }
     }
-    read
 }
 
 /// The same for all slots whose covers hold these bytes. Built-in checksums read them once, from the zero state, and are

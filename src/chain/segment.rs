@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::ChainError;
 use super::builder::{Fragment, checked_len};
-use super::{ChainError, Gathered};
 use crate::sys;
 
 /// Zero bytes on the wire are slices of this, however many there are.
@@ -98,7 +98,9 @@ impl<'b> Segments<'b> {
 
     /// Where in the arena `len` bytes at `position` lie, if they are scratch bytes side by side.
     pub(super) fn scratch_offset(&self, position: u64, len: u64) -> Option<usize> {
-        let index = self.index_of(position);
+        // A trailer is just put.
+        let last = self.0.len().saturating_sub(1);
+        let index = if position >= self.start_of(last) { last } else { self.index_of(position) };
         match self.0.get(index)? {
             Segment { end, source: Source::Scratch(offset) } if position + len <= *end => {
                 Some(offset + (position - self.start_of(index)) as usize)
@@ -250,6 +252,12 @@ impl<'b> Segments<'b> {
     fn index_of(&self, position: u64) -> usize {
         self.0.partition_point(|segment| segment.end <= position)
     }
+
+    /// The segment at a position, and how many of its bytes are before that.
+    fn find(&self, position: u64) -> (usize, usize) {
+        let index = self.index_of(position);
+        (index, (position - self.start_of(index)) as usize)
+    }
 }
 
 /// A chain's bytes: its segments, and the arena that the scratch ones lie in.
@@ -263,85 +271,79 @@ impl<'s> Content<'s> {
     /// The pieces between two positions, in order.
     pub(super) fn walk(self, from: u64, to: u64) -> impl Iterator<Item = Piece<'s>> {
         let Self { segments, arena } = self;
-        let mut index = segments.index_of(from);
+        let (mut index, mut skip) = segments.find(from);
         let mut at = from;
         std::iter::from_fn(move || {
             let segment = segments.0.get(index).filter(|_| at < to)?;
             let end = segment.end.min(to);
-            let skip = at - segments.start_of(index);
             let len = end - at;
-            (at, index) = (end, index + 1);
-            Some(match &segment.source {
+            let piece = match &segment.source {
                 Source::Marker(_) => Piece::Marker,
                 Source::Scratch(offset) => {
-                    let start = offset + skip as usize;
+                    let start = offset + skip;
                     Piece::Scratch(&arena[start..start + len as usize], start)
                 }
                 Source::Payload(Pages::Zeros) => Piece::Zeros(len),
-                Source::Payload(payload) => Piece::Payload(payload.bytes(skip as usize, len)),
-            })
+                Source::Payload(payload) => Piece::Payload(payload.bytes(skip, len)),
+            };
+            (at, index, skip) = (end, index + 1, 0);
+            Some(piece)
         })
     }
 
-    /// Appends slices of the bytes between two positions; see [`SegmentChain::gather`](super::SegmentChain::gather).
+    /// Appends slices of the bytes between two positions, as many as there is room for, and returns where they end; see
+    /// [`SegmentChain::gather`](super::SegmentChain::gather).
     #[inline]
-    pub(super) fn gather(
-        self,
-        from: u64,
-        to: u64,
-        max_slices: usize,
-        out: &mut Vec<IoSlice<'s>>,
-    ) -> Gathered {
+    pub(super) fn gather(self, from: u64, to: u64, room: usize, out: &mut Vec<IoSlice<'s>>) -> u64 {
         let Self { segments, arena } = self;
-        // Most calls begin at the start.
-        let index = if from == 0 { 0 } else { segments.index_of(from) };
-        // Only the first segment is entered in its middle.
-        let mut skip = (from - segments.start_of(index)) as usize;
-        let (mut at, mut room) = (from, max_slices);
-        // Where the last slice ends: in memory, and in the arena if it is of scratch bytes. Others that follow there join it.
-        let (mut slices, mut touching, mut scratch_end) = (0, 0, 0);
-        'room: for Segment { end, source } in &segments.0[index..] {
+        // Most calls begin at the start. Only the first segment is entered in its middle.
+        let (index, mut skip) = if from == 0 { (0, 0) } else { segments.find(from) };
+        let full = out.len().saturating_add(room);
+        let (mut at, mut rest) = (from, segments.0[index..].iter());
+        while at < to && out.len() < full {
+            let Some(Segment { end, source }) = rest.next() else { break };
             let stop = *end.min(&to);
-            // Only zeros are more than one slice.
-            while at < stop {
-                let (bytes, ends) = match source {
-                    Source::Payload(payload) => (payload.bytes(skip, stop - at), 0),
-                    Source::Scratch(offset) | Source::Marker(offset) => {
-                        let range = offset + skip..offset + skip + (stop - at) as usize;
-                        (&arena[range.clone()], range.end)
+            match source {
+                Source::Payload(Pages::Zeros) => {
+                    while at < stop && out.len() < full {
+                        let zeros = Pages::Zeros.bytes(0, stop - at);
+                        out.push(IoSlice::new(zeros));
+                        at += zeros.len() as u64;
                     }
-                };
-                let address = bytes.as_ptr() as usize;
-                if ends == scratch_end + bytes.len()
-                    && scratch_end > 0
-                    && let Some(last) = out.last_mut()
-                {
-                    *last = IoSlice::new(&arena[scratch_end - last.len()..ends]);
-                } else if room > 0 {
-                    room -= 1;
-                    slices += usize::from(address != touching);
-                    out.push(IoSlice::new(bytes));
-                } else {
-                    break 'room;
                 }
-                touching = address + bytes.len();
-                scratch_end = ends;
-                at += bytes.len() as u64;
-            }
-            if at >= to {
-                break;
+                Source::Payload(payload) => {
+                    out.push(IoSlice::new(payload.bytes(skip, stop - at)));
+                    at = stop;
+                }
+                Source::Scratch(offset) | Source::Marker(offset) => {
+                    let start = offset + skip;
+                    let mut scratch_end = start + (stop - at) as usize;
+                    at = stop;
+                    // Others that follow there join it.
+                    while at < to
+                        && let Some(Segment { end, source }) = rest.as_slice().first()
+                        && let Source::Scratch(offset) | Source::Marker(offset) = source
+                        && *offset == scratch_end
+                    {
+                        rest.next();
+                        let stop = *end.min(&to);
+                        scratch_end += (stop - at) as usize;
+                        at = stop;
+                    }
+                    out.push(IoSlice::new(&arena[start..scratch_end]));
+                }
             }
             skip = 0;
         }
-        Gathered { bytes: at - from, slices }
+        at
     }
 
     /// The bytes of the segment at `position` from there on, as far as they are one piece of memory.
     pub(super) fn chunk(self, position: u64) -> &'s [u8] {
         let Self { segments, arena } = self;
-        let index = segments.index_of(position);
+        let (index, skip) = segments.find(position);
         let Some(segment) = segments.0.get(index) else { return &[] };
-        let (skip, len) = ((position - segments.start_of(index)) as usize, segment.end - position);
+        let len = segment.end - position;
         match &segment.source {
             Source::Scratch(offset) | Source::Marker(offset) => {
                 &arena[offset + skip..offset + skip + len as usize]

@@ -50,6 +50,7 @@ impl Digest {
     /// let digest = Digest::new(Crc32::new());
     /// assert_eq!(digest.width(), 4);
     /// ```
+    #[inline]
     #[must_use]
     pub fn new<C: Checksum>(checksum: C) -> Self {
         let any: &dyn Any = &checksum;
@@ -76,6 +77,18 @@ impl Digest {
         each!(&mut self.0, crc => crc.update(bytes), custom => custom.erased_update(bytes));
     }
 
+    /// Digests pieces one after the other: what a checksum sets up for a call it sets up once.
+    #[inline]
+    pub(crate) fn update_all<'p>(&mut self, mut pieces: impl Iterator<Item = &'p [u8]>) {
+        // One of them is compiled for these pieces: code of the others around it would cost it cache lines.
+        let any: &mut dyn Iterator<Item = &'p [u8]> = &mut pieces;
+        match &mut self.0 {
+            Kind::Crc32c(crc) => crc.update_all(pieces),
+            Kind::Crc32(crc) => crc.update_all(any),
+            Kind::Custom(custom) => custom.erased_update_all(any),
+        }
+    }
+
     /// Digests `len` zero bytes; see [`Checksum::zeros`].
     ///
     /// ```
@@ -96,6 +109,7 @@ impl Digest {
     ///
     /// assert_eq!(Digest::new(Crc32c::new()).width(), 4);
     /// ```
+    #[inline]
     #[must_use]
     pub fn width(&self) -> usize {
         each!(&self.0, crc => crc.width(), custom => custom.erased_width())
@@ -161,6 +175,7 @@ impl Digest {
     ///
     /// assert!(Digest::new(Crc32c::new()).is_linear());
     /// ```
+    #[inline]
     #[must_use]
     pub fn is_linear(&self) -> bool {
         each!(&self.0, _crc => true, custom => custom.erased_is_linear())
@@ -266,6 +281,7 @@ trait Erased: Send + Sync {
     fn erased_clone(&self) -> Box<dyn Erased>;
     fn as_any(&self) -> &dyn Any;
     fn erased_update(&mut self, bytes: &[u8]);
+    fn erased_update_all(&mut self, pieces: &mut dyn Iterator<Item = &[u8]>);
     fn erased_zeros(&mut self, len: u64);
     fn erased_width(&self) -> usize;
     fn erased_write(&self, out: &mut [u8]);
@@ -286,6 +302,10 @@ impl<C: Checksum> Erased for C {
 
     fn erased_update(&mut self, bytes: &[u8]) {
         self.update(bytes);
+    }
+
+    fn erased_update_all(&mut self, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        pieces.for_each(|bytes| self.update(bytes));
     }
 
     fn erased_zeros(&mut self, len: u64) {

@@ -13,7 +13,7 @@
 mod digest;
 mod zeros;
 
-use std::fmt;
+use std::{fmt, iter};
 
 pub use self::digest::Digest;
 
@@ -400,13 +400,14 @@ macro_rules! impl_crc {
         impl Checksum for $name {
             #[inline]
             fn update(&mut self, bytes: &[u8]) {
-                self.0.state = $digest(self.0.state, bytes);
+                self.update_all(iter::once(bytes));
             }
 
             fn zeros(&mut self, len: u64) {
                 self.0.state = $operators.append_zeros(self.0.state, len);
             }
 
+            #[inline]
             fn width(&self) -> usize {
                 4
             }
@@ -421,6 +422,14 @@ macro_rules! impl_crc {
 
             fn add(&mut self, other: &Self) {
                 self.0.state ^= other.0.state;
+            }
+        }
+
+        impl $name {
+            /// Digests pieces one after the other.
+            #[inline]
+            fn update_all<'p>(&mut self, pieces: impl Iterator<Item = &'p [u8]>) {
+                self.0.state = $digest(self.0.state, pieces);
             }
         }
 
@@ -468,31 +477,35 @@ impl Register {
     }
 
     fn write(self, out: &mut [u8]) {
-        let value = self.value();
-        copy_what_fits(&if self.big_endian { value.to_be_bytes() } else { value.to_le_bytes() }, out);
+        let value = if self.big_endian { self.value().to_be_bytes() } else { self.value().to_le_bytes() };
+        match out.first_chunk_mut() {
+            Some(place) => *place = value,
+            None => copy_what_fits(&value, out),
+        }
     }
 }
 
+#[cold]
 fn copy_what_fits(from: &[u8], to: &mut [u8]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = *from;
     }
 }
 
-/// The constructor copies 272 bytes of parameters at each call. The crate's only way around it, `crc32_iscsi`, knows no
-/// seed, and adding the seed's part by [`ZeroOperators`] costs more than the copy.
+/// The constructor copies 272 bytes of parameters: once, for all pieces. The crate's only way around it, `crc32_iscsi`, knows
+/// no seed, and adding the seed's part by [`ZeroOperators`] costs more than the copy.
 #[inline]
-fn digest_castagnoli(state: u32, bytes: &[u8]) -> u32 {
+fn digest_castagnoli<'p>(state: u32, pieces: impl Iterator<Item = &'p [u8]>) -> u32 {
     let mut digest =
         crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, u64::from(state));
-    digest.update(bytes);
+    pieces.for_each(|bytes| digest.update(bytes));
     digest.get_state() as u32
 }
 
 /// crc32fast starts from a finished value and ends with one: the register is its complement on both sides.
 #[inline]
-fn digest_ieee(state: u32, bytes: &[u8]) -> u32 {
+fn digest_ieee<'p>(state: u32, pieces: impl Iterator<Item = &'p [u8]>) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(!state);
-    hasher.update(bytes);
+    pieces.for_each(|bytes| hasher.update(bytes));
     !hasher.finalize()
 }

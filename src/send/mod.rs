@@ -350,13 +350,12 @@ impl<T: VectoredSend> StreamSender<T> {
         let limit = max_bytes.min(turn).min(self.reach);
 
         let mut slices = reuse(std::mem::take(&mut self.slices));
-        let (mut offered, mut pieces, mut fresh) = (0, 0, 0);
+        let (mut offered, mut fresh) = (0, 0);
         for message in batch.iter_mut().filter(|message| !message.is_complete()) {
             fresh += message.seal_ahead(seal_window);
             let gathered = message.gather(limit - offered, max_slices - slices.len(), &mut slices);
-            offered += gathered.bytes;
-            pieces += gathered.slices;
-            let cut = gathered.bytes < message.remaining();
+            offered += gathered;
+            let cut = gathered < message.remaining();
             // Two windows are enough for one call.
             if cut || slices.len() == max_slices || offered == limit || fresh >= seal_window.saturating_mul(2)
             {
@@ -370,7 +369,7 @@ impl<T: VectoredSend> StreamSender<T> {
         let flags = SendFlags::DONT_WAIT | SendFlags::NO_SIGNAL | flags;
         let result = self.transport.send_vectored(&slices, flags);
         self.stats.calls += 1;
-        self.stats.slices += pieces as u64;
+        self.stats.slices += sys::slices_in_memory(&slices) as u64;
         self.slices = reuse(slices);
         (result, offered, more)
     }

@@ -12,6 +12,7 @@ thread_local! {
 }
 
 /// How many pieces of memory the slices are, touching neighbours counted as one: what the kernel is given.
+#[inline]
 pub(crate) fn slices_in_memory(bufs: &[IoSlice<'_>]) -> usize {
     bufs.len() - bufs.windows(2).filter(|pair| touch(&pair[0], &pair[1])).count()
 }
