@@ -127,6 +127,17 @@ pub trait Wait {
     /// # Errors
     /// What the system reports of the wait itself.
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool>;
+
+    /// Waits until `bytes` bytes are there to be received, or all that will come: for a receiver that has far to go, and would
+    /// be woken for each packet. It has to come back no later than the peer closes, and may come back as soon as any byte is
+    /// there, which is what it does unless a transport knows better.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    fn wait_for_bytes(&self, bytes: usize, timeout: Option<Duration>) -> io::Result<bool> {
+        let _ = bytes;
+        self.wait(Interest::Readable, timeout)
+    }
 }
 
 /// A stream or datagram socket: anything with a descriptor, owned or borrowed. TCP, MPTCP, AF_UNIX and vsock are known
@@ -241,6 +252,19 @@ impl<S: AsFd> Wait for SocketRef<S> {
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
         sys::poll(self.0.as_fd(), interest != Interest::Writable, interest != Interest::Readable, timeout)
     }
+
+    /// On Linux by `SO_RCVLOWAT`, which is 1 afterwards, as it is on a new socket. TCP comes back earlier when its buffer is
+    /// full (`tcp_epollin_ready` in include/net/tcp.h), AF_UNIX at the first byte.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn wait_for_bytes(&self, bytes: usize, timeout: Option<Duration>) -> io::Result<bool> {
+        // A socket that refuses is waited for as any other.
+        let set = sys::set_recv_low_water(self.0.as_fd(), bytes);
+        let ready = self.wait(Interest::Readable, timeout);
+        if set.is_ok() {
+            sys::set_recv_low_water(self.0.as_fd(), 1)?;
+        }
+        ready
+    }
 }
 
 impl<T: VectoredSend + ?Sized> VectoredSend for Arc<T> {
@@ -275,6 +299,10 @@ impl<T: Wait + ?Sized> Wait for Arc<T> {
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
         (**self).wait(interest, timeout)
     }
+
+    fn wait_for_bytes(&self, bytes: usize, timeout: Option<Duration>) -> io::Result<bool> {
+        (**self).wait_for_bytes(bytes, timeout)
+    }
 }
 
 impl<T: VectoredSend + ?Sized> VectoredSend for &T {
@@ -308,5 +336,9 @@ impl<T: DatagramSend + ?Sized> DatagramSend for &T {
 impl<T: Wait + ?Sized> Wait for &T {
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
         (**self).wait(interest, timeout)
+    }
+
+    fn wait_for_bytes(&self, bytes: usize, timeout: Option<Duration>) -> io::Result<bool> {
+        (**self).wait_for_bytes(bytes, timeout)
     }
 }

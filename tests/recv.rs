@@ -3,7 +3,8 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -1017,6 +1018,29 @@ fn waits_that_come_back_early_are_repeated_and_those_that_fail_end_the_stream() 
     assert!(matches!(receiver.next(&mut (), None, keep).expect_err("dead").kind(), RecvErrorKind::Dead));
 }
 
+/// Of a large body half of what is missing is waited for, and never so much that the peer could wait too.
+#[test]
+fn in_the_midst_of_a_large_body_a_wait_is_for_half_of_what_is_missing() {
+    const KIB: usize = 1 << 10;
+    let awaited = |len: usize, give: &[usize], waits: &[WaitStep]| {
+        let script = ScriptedRecv::new(&frame(SLABS, 0, &body(len)), give.iter().map(|n| Give(*n)))
+            .waits(waits.iter().copied(), WaitStep::Ready);
+        let mut receiver = Receiver::new(&script, Sorts::default());
+        assert!(receiver.next(&mut (), None, keep).unwrap().is_some());
+        script.awaited()
+    };
+    // At most 256 KiB and at least 64, or any byte.
+    let give = [HEADER + 24 * KIB, 256 * KIB, 256 * KIB, 244 * KIB, 122 * KIB, 61 * KIB];
+    assert_eq!(awaited(1024 * KIB, &give, &[]), [256 * KIB, 256 * KIB, 244 * KIB, 122 * KIB, 1, 1]);
+    assert_eq!(awaited(127 * KIB, &[HEADER, KIB], &[]), [1, 1]);
+    // It is seen at once if a transport knows no better; a wait that is not ready says nothing of that.
+    assert_eq!(
+        awaited(1024 * KIB, &[HEADER, 256 * KIB - 1, 300 * KIB, 300 * KIB], &[]),
+        [256 * KIB, 1, 1, 1]
+    );
+    assert_eq!(awaited(1024 * KIB, &[HEADER, 10 * KIB], &[WaitStep::Early]), [256 * KIB; 2]);
+}
+
 // ---- targets
 
 /// A table that lends as it is told: so many bytes at most, from a memory of its own with guards around.
@@ -1436,4 +1460,77 @@ fn a_socket_is_waited_for_in_either_direction() {
     );
     there.write_all(b"x").expect("room");
     assert_eq!((ready(Interest::Readable), ready(Interest::Either)), (true, true));
+}
+
+/// A socket that waits for many bytes: for so many, but not past the end of the stream, and as any other afterwards.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[test]
+fn a_tcp_socket_is_waited_for_until_it_has_as_many_bytes_as_asked() {
+    const MANY: usize = 64 << 10;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut there = TcpStream::connect(listener.local_addr().expect("an address")).expect("a listener");
+    let (mut here, _) = listener.accept().expect("a peer");
+    let (soon, late) = (Some(Duration::from_millis(20)), Some(LONG));
+    let wait = |bytes, timeout| SocketRef::new(&here).wait_for_bytes(bytes, timeout).expect("a socket");
+    there.write_all(&[1; MANY - 1]).expect("room");
+    assert!(wait(MANY - 1, late)); // all of them have come
+    assert!(!wait(MANY, soon));
+    assert!(SocketRef::new(&here).wait(Interest::Readable, Some(Duration::ZERO)).expect("a socket"));
+    there.write_all(&[1]).expect("room");
+    assert!(wait(MANY, late));
+    assert!(!wait(MANY + 1, soon));
+    drop(there);
+    assert!(wait(MANY + 1, late)); // no more will come
+    let mut all = Vec::new();
+    here.read_to_end(&mut all).expect("what was sent");
+    assert_eq!(all.len(), MANY);
+
+    // What has no such option waits for any byte.
+    let (here, mut there) = UnixStream::pair().expect("a pair");
+    there.write_all(&[1]).expect("room");
+    assert!(SocketRef::new(&here).wait_for_bytes(MANY, late).expect("a socket"));
+}
+
+/// A peer that goes on only when it has an answer to a body, or to the middle of one that has not come within a deadline.
+#[test]
+fn a_large_body_over_tcp_comes_out_once_it_is_there_and_deadlines_and_the_end_are_seen() {
+    let whole = frame(SLABS, 0, &body(1 << 20));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut there = TcpStream::connect(listener.local_addr().expect("an address")).expect("a listener");
+    let (here, _) = listener.accept().expect("a peer");
+    let writer = thread::spawn(move || {
+        there.set_nodelay(true)?;
+        there.set_read_timeout(Some(LONG))?;
+        let mut answer = [0];
+        there.write_all(&whole)?;
+        there.read_exact(&mut answer)?;
+        whole.chunks(700).try_for_each(|piece| there.write_all(piece))?;
+        there.read_exact(&mut answer)?;
+        let (first, second) = whole.split_at(300_000);
+        there.write_all(first)?;
+        there.read_exact(&mut answer)?;
+        there.write_all(second)?;
+        there.read_exact(&mut answer)?;
+        there.write_all(first)
+    });
+    let late = || Some(Instant::now() + LONG);
+    let expected = Some(Kept::Bytes(SLABS, body(1 << 20)));
+    let mut receiver = Receiver::new(SocketRef::new(here), Sorts::default());
+    let answer = |receiver: &Receiver<SocketRef<TcpStream>, Sorts>| {
+        receiver.transport().get_ref().write_all(&[1]).expect("room");
+    };
+    for _ in 0..2 {
+        assert!(receiver.next(&mut (), late(), keep).unwrap() == expected);
+        answer(&receiver);
+    }
+    let soon = Some(Instant::now() + Duration::from_millis(50));
+    let error = receiver.next(&mut (), soon, keep).expect_err("the second part has not come");
+    assert!(matches!(error.kind(), RecvErrorKind::Deadline), "{error}");
+    answer(&receiver);
+    assert!(receiver.next(&mut (), late(), keep).unwrap() == expected);
+    answer(&receiver);
+    let error = receiver.next(&mut (), late(), keep).expect_err("the second part never comes");
+    let end = matches!(error.kind(), RecvErrorKind::UnexpectedEof { expected: 1_048_576, got: 299_988, .. });
+    assert!(end, "{error}");
+    writer.join().unwrap().unwrap();
 }

@@ -13,8 +13,8 @@ mod fill;
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
-use std::ops::ControlFlow;
-use std::time::Instant;
+use std::ops::{ControlFlow, Range};
+use std::time::{Duration, Instant};
 
 pub use self::error::{RecvError, RecvErrorKind};
 
@@ -190,6 +190,10 @@ struct Stream {
     after_large: bool,
     /// How much of a body the next call is offered memory for, if that is in pages.
     reach: usize,
+    /// How many bytes there should be, the last wait having been for so many; 0 if there was none.
+    awaited: usize,
+    /// Whether the transport waits for as many bytes as it is asked to.
+    patient: bool,
     /// Bytes that were put in front.
     unread: u64,
     eof: bool,
@@ -203,6 +207,8 @@ const LARGE: u64 = 64 << 10;
 const AFTER_LARGE: usize = 8 << 10;
 /// What a call is offered at least, if there is so much to come and the window allows it.
 const LEAST_REACH: usize = 64 << 10;
+/// For how much of a body a blocking form waits at once: what a socket's buffer holds, and a wake-up is little beside.
+const WORTH_WAITING: Range<u64> = 64 << 10..256 << 10;
 /// How often in a row a deframer may use no bytes at all. An honest one has a frame and some empty bodies.
 const IDLE: u32 = 64;
 /// How many bytes a blocking form takes before it looks at the clock.
@@ -227,6 +233,8 @@ impl<T, D> Receiver<T, D> {
             unfinished: None,
             inside_frame: false,
             after_large: false,
+            awaited: 0,
+            patient: true,
             unread: 0,
             eof: false,
             dead: false,
@@ -382,11 +390,11 @@ impl<T: VectoredRecv, D: Deframer> Receiver<T, D> {
             if stream.eof {
                 return stream.at_eof(wanted as u64, deframer.awaiting());
             }
-            if stream.stats.bytes >= limit {
-                return Ok(Received::Budget);
-            }
             if drained && waits {
                 return Ok(Received::Blocked);
+            }
+            if stream.stats.bytes >= limit {
+                return Ok(Received::Budget);
             }
             match stream.recv(transport, targets, wanted) {
                 Ok((0, _)) => stream.eof = true,
@@ -438,7 +446,7 @@ impl<T: VectoredRecv + Wait, D: Deframer> Receiver<T, D> {
             if received == Received::Budget {
                 continue;
             }
-            if let Err(error) = self.transport.wait(Interest::Readable, left) {
+            if let Err(error) = self.stream.wait(&self.transport, left) {
                 self.stream.dead = true;
                 return Err(self.stream.error(RecvErrorKind::Io(error)));
             }
@@ -512,8 +520,11 @@ impl Stream {
             stats.digested += landed as u64;
         }
         self.slices = reuse(slices);
+        let awaited = std::mem::take(&mut self.awaited);
         let received = received?;
         self.stats.bytes += received as u64;
+        // Who comes back early each time costs more than who is asked for less.
+        self.patient &= received >= offered.min(awaited);
         // Pages that the bytes do not reach cost as much to offer as others: to us, and to the kernel, which copies the array.
         // So it is twice what came; and not less than before if no page was in vain.
         if body > 0 {
@@ -531,6 +542,18 @@ impl Stream {
         }
         self.ahead.end += received - landed;
         Ok((received, offered))
+    }
+
+    /// Waits until something is there, and in the midst of a large body for half of what is missing, so that the other half
+    /// arrives while that is copied. Never for more than the frame has: the peer may wait for an answer to it.
+    fn wait(&mut self, transport: &impl Wait, timeout: Option<Duration>) -> io::Result<bool> {
+        let half = self.filling.as_ref().map_or(0, |filling| filling.left / 2).min(WORTH_WAITING.end);
+        if !self.patient || half < WORTH_WAITING.start {
+            return transport.wait(Interest::Readable, timeout);
+        }
+        let ready = transport.wait_for_bytes(half as usize, timeout)?;
+        self.awaited = if ready { half as usize } else { 0 };
+        Ok(ready)
     }
 
     /// How many more bytes a header of `len` bytes takes.

@@ -114,6 +114,17 @@ pub(crate) fn poll(
     }
 }
 
+/// `SO_RCVLOWAT`: how many bytes have to be there before [`poll`] calls the socket readable; socket(7).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn set_recv_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    let (value, len) = ((&raw const bytes).cast(), size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: the value is one c_int, as this option takes, which lives until after the call, and `len` is its length.
+    let set =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, len) };
+    result(set as isize).map(drop)
+}
+
 #[inline]
 fn empty_header() -> libc::msghdr {
     // SAFETY: a msghdr is integers and raw pointers, for all of which zero is a value; POSIX takes null pointers with

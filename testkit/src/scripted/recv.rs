@@ -68,6 +68,8 @@ struct RecvState {
     again: bool,
     end: RecvStep,
     waits: Script<WaitStep>,
+    /// For how many bytes each wait was.
+    awaited: Vec<usize>,
     calls: Vec<(usize, Result<usize, i32>)>,
     slices: Vec<usize>,
     fatal: Option<RecvStep>,
@@ -86,6 +88,7 @@ impl ScriptedRecv {
             again: false,
             end: RecvStep::Eof,
             waits: Script { steps: Vec::new(), next: 0, then: WaitStep::Ready, calls: Vec::new() },
+            awaited: Vec::new(),
             calls: Vec::new(),
             slices: Vec::new(),
             fatal: None,
@@ -124,6 +127,7 @@ impl ScriptedRecv {
         state.end = end;
         state.waits.next = 0;
         state.waits.calls.clear();
+        state.awaited.clear();
         state.calls.clear();
         state.slices.clear();
         state.fatal = None;
@@ -170,6 +174,11 @@ impl ScriptedRecv {
     /// The timeout of every wait.
     pub fn wait_calls(&self) -> Vec<Option<Duration>> {
         self.state().waits.calls.clone()
+    }
+
+    /// For how many bytes each wait was: 1 if it was for any.
+    pub fn awaited(&self) -> Vec<usize> {
+        self.state().awaited.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, RecvState> {
@@ -259,7 +268,14 @@ impl VectoredRecv for ScriptedRecv {
 impl Wait for ScriptedRecv {
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
         assert_eq!(interest, Interest::Readable, "a receiver waits for bytes");
-        let step = self.state().waits.wait(timeout);
+        self.wait_for_bytes(1, timeout)
+    }
+
+    fn wait_for_bytes(&self, bytes: usize, timeout: Option<Duration>) -> io::Result<bool> {
+        let mut state = self.state();
+        state.awaited.push(bytes);
+        let step = state.waits.wait(timeout);
+        drop(state);
         step.answer(timeout)
     }
 }
