@@ -1472,7 +1472,7 @@ fn a_tcp_socket_is_waited_for_until_it_has_as_many_bytes_as_asked() {
     let (mut here, _) = listener.accept().expect("a peer");
     let (soon, late) = (Some(Duration::from_millis(20)), Some(LONG));
     let wait = |bytes, timeout| SocketRef::new(&here).wait_for_bytes(bytes, timeout).expect("a socket");
-    there.write_all(&[1; MANY - 1]).expect("room");
+    there.write_all(&vec![1; MANY - 1]).expect("room");
     assert!(wait(MANY - 1, late)); // all of them have come
     assert!(!wait(MANY, soon));
     assert!(SocketRef::new(&here).wait(Interest::Readable, Some(Duration::ZERO)).expect("a socket"));
