@@ -4,7 +4,10 @@
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::os::fd::AsFd;
 
+use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg};
+
+use segchain::transport::{Interest, SocketRef, Wait};
 
 use crate::contest::Counts;
 use crate::link::or_shut_down;
@@ -78,6 +81,47 @@ pub fn recv_all(socket: impl AsFd, slices: &mut [IoSliceMut<'_>], counts: &mut C
     let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
     let received = recvmsg(socket, slices, &mut RecvAncillaryBuffer::default(), RecvFlags::WAITALL)?;
     if received.bytes == wanted { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// The same without `MSG_WAITALL`: what is there, then a wait for half of what is missing, 64 to 256 KiB (`SO_RCVLOWAT`).
+///
+/// # Errors
+/// As the system reports them; a stream that ends before.
+pub fn recv_by_halves(
+    socket: impl AsFd,
+    mut rest: &mut [IoSliceMut<'_>],
+    counts: &mut Counts,
+) -> io::Result<()> {
+    let socket = SocketRef::new(socket);
+    let mut left: usize = rest.iter().map(|slice| slice.len()).sum();
+    while left > 0 {
+        let offered = rest.len().min(MAX_SLICES);
+        counts.calls += 1;
+        counts.slices += offered as u64;
+        let room: usize = rest[..offered].iter().map(|slice| slice.len()).sum();
+        let call = recvmsg(
+            socket.get_ref(),
+            &mut rest[..offered],
+            &mut RecvAncillaryBuffer::default(),
+            RecvFlags::DONTWAIT,
+        );
+        let received = match call.map(|received| received.bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(received) => received,
+            Err(Errno::AGAIN) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        left -= received;
+        IoSliceMut::advance_slices(&mut rest, received);
+        if received < room {
+            counts.resumed += 1;
+            match (left / 2).min(256 << 10) {
+                half if half < 64 << 10 => socket.wait(Interest::Readable, None)?,
+                half => socket.wait_for_bytes(half, None)?,
+            };
+        }
+    }
+    Ok(())
 }
 
 /// Receives exactly `bytes` into one buffer of 256 KiB, over and over: the other side of every sending method. Returns a
