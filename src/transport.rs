@@ -11,6 +11,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use socket2::Protocol;
 use socket2::{SockAddr, SockRef};
 
 use crate::sys;
@@ -128,9 +130,23 @@ pub trait Wait {
     /// What the system reports of the wait itself.
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool>;
 
-    /// Waits until `bytes` bytes are there to be received, or all that will come: for a receiver that has far to go, and would
-    /// be woken for each packet. It has to come back no later than the peer closes, and may come back as soon as any byte is
-    /// there, which is what it does unless a transport knows better.
+    /// Waits until `bytes` bytes are there to be received: for a receiver that has far to go, and would be woken for each
+    /// packet. `true` may come with fewer, and has to when no more can come: the peer has closed, or the buffer is full. The
+    /// default is [`wait`](Self::wait) until any byte is there.
+    ///
+    /// ```
+    /// use std::net::{TcpListener, TcpStream};
+    /// use std::time::Duration;
+    /// use segchain::transport::{SocketRef, Wait};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let peer = TcpStream::connect(listener.local_addr()?)?;
+    /// let socket = SocketRef::new(listener.accept()?.0);
+    /// assert!(!socket.wait_for_bytes(64 << 10, Some(Duration::from_millis(1)))?);
+    /// drop(peer);
+    /// assert!(socket.wait_for_bytes(64 << 10, None)?); // the end of the stream is there to be received
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -160,24 +176,33 @@ pub trait Wait {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct SocketRef<S>(S);
+pub struct SocketRef<S> {
+    socket: S,
+    /// Whether it is TCP, and nothing built on it.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    tcp: bool,
+}
 
 impl<S: AsFd> SocketRef<S> {
     /// Takes a socket as it is.
     pub fn new(socket: S) -> Self {
         // Best effort where the flag does not exist: a refusal shows as a signal, which no caller can act on here.
         let _ = sys::no_sigpipe(socket.as_fd());
-        Self(socket)
+        Self {
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            tcp: matches!(SockRef::from(&socket).protocol(), Ok(Some(Protocol::TCP))),
+            socket,
+        }
     }
 
     /// The socket.
     pub fn get_ref(&self) -> &S {
-        &self.0
+        &self.socket
     }
 
     /// The socket back.
     pub fn into_inner(self) -> S {
-        self.0
+        self.socket
     }
 
     /// `TCP_NODELAY`. On for every protocol of this crate: `MSG_MORE` does the coalescing, and Nagle's algorithm would
@@ -186,7 +211,7 @@ impl<S: AsFd> SocketRef<S> {
     /// # Errors
     /// As the system reports them.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
-        SockRef::from(&self.0.as_fd()).set_tcp_nodelay(on)
+        SockRef::from(&self.socket.as_fd()).set_tcp_nodelay(on)
     }
 
     /// `TCP_NOTSENT_LOWAT`: the socket is writable only while fewer than `bytes` wait unsent in the kernel. A small value
@@ -196,7 +221,7 @@ impl<S: AsFd> SocketRef<S> {
     /// As the system reports them.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
-        SockRef::from(&self.0.as_fd()).set_tcp_notsent_lowat(bytes)
+        SockRef::from(&self.socket.as_fd()).set_tcp_notsent_lowat(bytes)
     }
 
     /// `SO_SNDBUF`, in bytes. Linux doubles it for its own bookkeeping (socket(7)); setting it ends auto-tuning.
@@ -204,7 +229,7 @@ impl<S: AsFd> SocketRef<S> {
     /// # Errors
     /// As the system reports them.
     pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
-        SockRef::from(&self.0.as_fd()).set_send_buffer_size(bytes)
+        SockRef::from(&self.socket.as_fd()).set_send_buffer_size(bytes)
     }
 
     /// `SO_RCVBUF`, in bytes; as for [`set_send_buffer`](Self::set_send_buffer).
@@ -212,27 +237,27 @@ impl<S: AsFd> SocketRef<S> {
     /// # Errors
     /// As the system reports them.
     pub fn set_recv_buffer(&self, bytes: usize) -> io::Result<()> {
-        SockRef::from(&self.0.as_fd()).set_recv_buffer_size(bytes)
+        SockRef::from(&self.socket.as_fd()).set_recv_buffer_size(bytes)
     }
 }
 
 impl<S: AsFd> VectoredSend for SocketRef<S> {
     #[inline]
     fn send_vectored(&self, bufs: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
-        sys::send(self.0.as_fd(), bufs, None, flags.bits())
+        sys::send(self.socket.as_fd(), bufs, None, flags.bits())
     }
 
     /// By taking `TCP_CORK` off, which pushes whether or not it was on (`__tcp_sock_set_cork` in net/ipv4/tcp.c). Best
     /// effort: what is no TCP socket refuses, and holds nothing back.
     fn push_out(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        let _ = SockRef::from(&self.0.as_fd()).set_tcp_cork(false);
+        let _ = SockRef::from(&self.socket.as_fd()).set_tcp_cork(false);
     }
 }
 
 impl<S: AsFd> VectoredRecv for SocketRef<S> {
     fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        sys::recv(self.0.as_fd(), bufs, sys::DONT_WAIT)
+        sys::recv(self.socket.as_fd(), bufs, sys::DONT_WAIT)
     }
 }
 
@@ -244,26 +269,43 @@ impl<S: AsFd> DatagramSend for SocketRef<S> {
         flags: SendFlags,
     ) -> io::Result<usize> {
         let to = to.map(SockAddr::from);
-        sys::send(self.0.as_fd(), bufs, to.as_ref(), flags.bits())
+        sys::send(self.socket.as_fd(), bufs, to.as_ref(), flags.bits())
     }
 }
 
 impl<S: AsFd> Wait for SocketRef<S> {
     fn wait(&self, interest: Interest, timeout: Option<Duration>) -> io::Result<bool> {
-        sys::poll(self.0.as_fd(), interest != Interest::Writable, interest != Interest::Readable, timeout)
+        sys::poll(
+            self.socket.as_fd(),
+            interest != Interest::Writable,
+            interest != Interest::Readable,
+            timeout,
+        )
     }
 
-    /// On Linux by `SO_RCVLOWAT`, which is 1 afterwards, as it is on a new socket. TCP comes back earlier when its buffer is
-    /// full (`tcp_epollin_ready` in include/net/tcp.h), AF_UNIX at the first byte.
+    /// TCP on Linux waits by `SO_RCVLOWAT`, which is 1 afterwards, as it is on a new socket, and comes back when the buffer is
+    /// full (`tcp_epollin_ready` in include/net/tcp.h). Whoever else waits for this socket meanwhile waits for as many bytes;
+    /// and unless `SO_RCVBUF` was set, the buffer may grow, up to `tcp_rmem` (tcp(7)), where it would have stayed smaller.
+    ///
+    /// Other sockets wait for any byte: MPTCP, with a small buffer, does not see that it is full (measured on Linux 6.18), and
+    /// AF_UNIX has no mark. Nor does any wait last long with it, so that no kernel can keep a full buffer to itself.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn wait_for_bytes(&self, bytes: usize, timeout: Option<Duration>) -> io::Result<bool> {
-        // A socket that refuses is waited for as any other.
-        let set = sys::set_recv_low_water(self.0.as_fd(), bytes);
-        let ready = self.wait(Interest::Readable, timeout);
-        if set.is_ok() {
-            sys::set_recv_low_water(self.0.as_fd(), 1)?;
+        const LONGEST: Duration = Duration::from_millis(50);
+        if !self.tcp || sys::set_recv_low_water(self.socket.as_fd(), bytes).is_err() {
+            return self.wait(Interest::Readable, timeout);
         }
-        ready
+        let ready =
+            self.wait(Interest::Readable, Some(timeout.map_or(LONGEST, |timeout| timeout.min(LONGEST))));
+        let reset = sys::set_recv_low_water(self.socket.as_fd(), 1);
+        if ready? {
+            return reset.map(|()| true);
+        }
+        reset?;
+        match timeout.map(|timeout| timeout.saturating_sub(LONGEST)) {
+            Some(Duration::ZERO) => Ok(false),
+            left => self.wait(Interest::Readable, left),
+        }
     }
 }
 

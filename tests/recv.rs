@@ -6,7 +6,9 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ use segchain::transport::{Interest, SocketRef, VectoredRecv, Wait};
 use segchain_testkit::conformance::{Conformance, TargetTable};
 use segchain_testkit::naive::{Random, crc, seed};
 use segchain_testkit::scripted::{RecvStep, ScriptedRecv, WaitStep};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use RecvStep::{Again, All, Claim, Eof, Errno, Give, Interrupted, Kind};
 
@@ -1018,27 +1021,54 @@ fn waits_that_come_back_early_are_repeated_and_those_that_fail_end_the_stream() 
     assert!(matches!(receiver.next(&mut (), None, keep).expect_err("dead").kind(), RecvErrorKind::Dead));
 }
 
-/// Of a large body half of what is missing is waited for, and never so much that the peer could wait too.
+/// Of a piece of a body half of what is missing is waited for, and never so much that the peer could wait too.
 #[test]
 fn in_the_midst_of_a_large_body_a_wait_is_for_half_of_what_is_missing() {
     const KIB: usize = 1 << 10;
-    let awaited = |len: usize, give: &[usize], waits: &[WaitStep]| {
+    let with = |options: RecvOptions, len: usize, give: &[usize], waits: &[WaitStep]| {
         let script = ScriptedRecv::new(&frame(SLABS, 0, &body(len)), give.iter().map(|n| Give(*n)))
             .waits(waits.iter().copied(), WaitStep::Ready);
+        let script = Arc::new(script);
+        let mut receiver =
+            Receiver::with_options(script.clone(), Sorts::default(), options, SlabPool::default());
+        assert!(receiver.next(&mut (), None, keep).unwrap().is_some());
+        script.awaited()
+    };
+    let awaited = |len, give: &[usize]| with(RecvOptions::new(), len, give, &[]);
+    // At most 256 KiB and at least 64, or any byte.
+    let give = [HEADER + 24 * KIB, 256 * KIB, 256 * KIB, 244 * KIB, 122 * KIB, 61 * KIB];
+    assert_eq!(awaited(1024 * KIB, &give), [256 * KIB, 256 * KIB, 244 * KIB, 122 * KIB, 1, 1]);
+    assert_eq!(awaited(128 * KIB, &[HEADER, KIB]), [64 * KIB, 1]);
+    assert_eq!(awaited(128 * KIB - 1, &[HEADER, KIB]), [1, 1]);
+    let most = |bytes| with(RecvOptions::new().low_water(bytes), 1024 * KIB, &give, &[]);
+    assert_eq!(most(100 * KIB), [100 * KIB, 100 * KIB, 100 * KIB, 100 * KIB, 1, 1]);
+    assert_eq!(most(64 * KIB - 1), [1; 6]);
+    // A wait that is not ready says nothing of the transport, nor does a call that has no room for so much.
+    let early = with(RecvOptions::new(), 1024 * KIB, &[HEADER, 10 * KIB], &[WaitStep::Early]);
+    assert_eq!(early, [256 * KIB; 2]);
+    let small = RecvOptions::new().window(8 * KIB);
+    assert_eq!(with(small, 1024 * KIB, &[HEADER, 8 * KIB, 100], &[])[..2], [256 * KIB; 2]);
+}
+
+/// AF_UNIX and others come back at the first byte, a young TCP connection may.
+#[test]
+fn a_transport_that_comes_back_early_is_asked_for_many_bytes_less_and_less_often() {
+    const MANY: usize = 256 << 10;
+    let give = |all: &mut dyn Iterator<Item = usize>| {
+        let script = ScriptedRecv::new(&frame(SLABS, 0, &body(2 << 20)), all.map(Give));
         let mut receiver = Receiver::new(&script, Sorts::default());
         assert!(receiver.next(&mut (), None, keep).unwrap().is_some());
         script.awaited()
     };
-    // At most 256 KiB and at least 64, or any byte.
-    let give = [HEADER + 24 * KIB, 256 * KIB, 256 * KIB, 244 * KIB, 122 * KIB, 61 * KIB];
-    assert_eq!(awaited(1024 * KIB, &give, &[]), [256 * KIB, 256 * KIB, 244 * KIB, 122 * KIB, 1, 1]);
-    assert_eq!(awaited(127 * KIB, &[HEADER, KIB], &[]), [1, 1]);
-    // It is seen at once if a transport knows no better; a wait that is not ready says nothing of that.
-    assert_eq!(
-        awaited(1024 * KIB, &[HEADER, 256 * KIB - 1, 300 * KIB, 300 * KIB], &[]),
-        [256 * KIB, 1, 1, 1]
-    );
-    assert_eq!(awaited(1024 * KIB, &[HEADER, 10 * KIB], &[WaitStep::Early]), [256 * KIB; 2]);
+    let mut early = give(&mut std::iter::once(HEADER).chain(std::iter::repeat_n(1000, 400)));
+    early.truncate(400);
+    let asked: Vec<usize> = (0..400).filter(|wait| early[*wait] == MANY).collect();
+    assert_eq!(asked, [0, 3, 8, 17, 34, 67, 132, 197, 262, 327, 392]);
+    // Once it keeps its word it is trusted as before.
+    let steps = [HEADER, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, MANY, 1000];
+    let kept = give(&mut steps.into_iter());
+    let asked: Vec<usize> = (0..=steps.len()).filter(|wait| kept.get(*wait) == Some(&MANY)).collect();
+    assert_eq!(asked, [0, 3, 8, 9]);
 }
 
 // ---- targets
@@ -1485,10 +1515,25 @@ fn a_tcp_socket_is_waited_for_until_it_has_as_many_bytes_as_asked() {
     here.read_to_end(&mut all).expect("what was sent");
     assert_eq!(all.len(), MANY);
 
-    // What has no such option waits for any byte.
-    let (here, mut there) = UnixStream::pair().expect("a pair");
+    // A wait with a mark does not last: a kernel that keeps it to itself that nothing more fits costs no more than that.
+    let mut there = TcpStream::connect(listener.local_addr().expect("an address")).expect("a listener");
+    let (here, _) = listener.accept().expect("a peer");
     there.write_all(&[1]).expect("room");
     assert!(SocketRef::new(&here).wait_for_bytes(MANY, late).expect("a socket"));
+    assert!(SocketRef::new(&here).wait_for_bytes(MANY, None).expect("a socket"));
+
+    // Others wait for any byte: to AF_UNIX a mark means nothing, and MPTCP could wait for ever.
+    let any = |here: &dyn AsFd, there: &mut dyn Write| {
+        there.write_all(&[1]).expect("room");
+        assert!(SocketRef::new(here.as_fd()).wait_for_bytes(MANY, soon).expect("a socket"));
+    };
+    let (here, mut there) = UnixStream::pair().expect("a pair");
+    any(&here, &mut there);
+    // A kernel may be without it.
+    if let Ok(here) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)) {
+        here.connect(&listener.local_addr().expect("an address").into()).expect("a listener");
+        any(&here, &mut listener.accept().expect("a peer").0);
+    }
 }
 
 /// A peer that goes on only when it has an answer to a body, or to the middle of one that has not come within a deadline.
@@ -1532,5 +1577,17 @@ fn a_large_body_over_tcp_comes_out_once_it_is_there_and_deadlines_and_the_end_ar
     let error = receiver.next(&mut (), late(), keep).expect_err("the second part never comes");
     let end = matches!(error.kind(), RecvErrorKind::UnexpectedEof { expected: 1_048_576, got: 299_988, .. });
     assert!(end, "{error}");
+    writer.join().unwrap().unwrap();
+
+    // And a reset.
+    let mut there = TcpStream::connect(listener.local_addr().expect("an address")).expect("a listener");
+    let (here, _) = listener.accept().expect("a peer");
+    let writer = thread::spawn(move || {
+        SockRef::from(&there).set_linger(Some(Duration::ZERO))?;
+        there.write_all(&frame(SLABS, 0, &body(1 << 20))[..300_000])
+    });
+    let mut receiver = Receiver::new(SocketRef::new(here), Sorts::default());
+    let error = receiver.next(&mut (), late(), keep).expect_err("the peer is gone");
+    assert!(matches!(error.kind(), RecvErrorKind::Io(_)), "{error}");
     writer.join().unwrap().unwrap();
 }

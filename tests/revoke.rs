@@ -554,6 +554,25 @@ fn a_leading_value_over_scratch_that_does_not_change_may_have_left() {
     });
 }
 
+/// What comes before its cover is digested at once, whole: before that, nothing of it is.
+#[test]
+fn a_leading_value_whose_cover_begins_before_all_others_is_right_if_nothing_was_sealed() {
+    everywhere(&Spec {
+        name: "leading, before the others",
+        parts: &[Put(4), Borrowed(50), Put(6)],
+        slots: &[(4..55, Sum::RawCrc32c, 0), (55..56, Sum::RawCrc32c, 56)],
+        rule: Rule::Patch(54, &[0x7e]),
+        fragment: None,
+    });
+    everywhere(&Spec {
+        name: "leading, before the others, not linear",
+        parts: &[Put(4), Shared(50), Put(6)],
+        slots: &[(2..55, Sum::Fletcher, 0), (55..56, Sum::RawCrc32c, 56)],
+        rule: Rule::Patch(54, &[0x7e]),
+        fragment: None,
+    });
+}
+
 #[test]
 fn nested_values_follow_the_values_that_they_cover() {
     everywhere(&Spec {

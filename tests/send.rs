@@ -1100,6 +1100,29 @@ fn a_call_after_a_short_one_is_offered_four_times_what_that_took_and_any_other_e
     assert_eq!(sender.stats().copied, 0);
 }
 
+/// The same with small messages behind a large one, wherever in them the limit falls.
+#[test]
+fn a_call_after_a_short_one_leaves_no_bare_header_or_trailer_in_a_batch() {
+    const TAKEN: usize = 10 << 10;
+    let pages = pages(4);
+    let (small, long) = (77 + (4 << 12) + 21, TAKEN + (256 << 10));
+    for first in (long - small - 200..long + 100).step_by(7) {
+        let large = vec![7; first];
+        let script = ScriptedSend::new([Accept(TAKEN)]);
+        script.expect_flush((first + 3 * small) as u64);
+        let shape = Shape::new(77, 4 << 12, 21);
+        script.expect_frames(&[Shape::new(0, first as u64, 0), shape, shape, shape]);
+        let mut out = ChainBuilder::new();
+        out.push_borrowed(&large);
+        let mut batch = vec![Outgoing::new(out.finish().unwrap())];
+        batch.extend((0..3).map(|_| Outgoing::new(framed(ChainBuilder::new(), 77, &pages, 21, true))));
+        let mut sender = StreamSender::new(&script);
+        assert_eq!(sender.send_batch(&mut batch), Ok(Progress::Done));
+        assert_eq!((sender.stats().calls, sender.stats().messages), (3, 4), "{first}");
+        script.assert_uncorked();
+    }
+}
+
 /// nuttx 3707: a server did not answer to a marker that came in a segment of its own.
 #[test]
 fn a_marker_or_header_or_trailer_never_leaves_alone() {

@@ -203,7 +203,12 @@ impl Slots {
         for index in 0..self.list.len() {
             let (done, frontier) = (index < self.done, self.frontier);
             let slot = &mut self.list[index];
-            let digested = if done { slot.end } else { slot.end.min(frontier) };
+            let digested = match index {
+                _ if done => slot.end,
+                // Each at once, or not yet.
+                _ if index < self.eager => slot.start,
+                _ => slot.end.min(frontier),
+            };
             let from = slot.start.max(sent);
             if from >= slot.end {
                 continue;

@@ -10,19 +10,21 @@
 
 mod error;
 mod fill;
+mod low_water;
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 pub use self::error::{RecvError, RecvErrorKind};
 
 use self::fill::{Filling, Memory};
+use self::low_water::LowWater;
 use crate::framer::{BodyReq, Deframer, LentSlices, Step, Targets};
 use crate::slab::SlabPool;
 use crate::sys::reuse;
-use crate::transport::{Interest, MAX_SLICES, VectoredRecv, Wait};
+use crate::transport::{MAX_SLICES, VectoredRecv, Wait};
 
 /// Limits of the receiver. The defaults are good; tests and measurements change them.
 #[derive(Clone, Debug)]
@@ -31,11 +33,18 @@ pub struct RecvOptions {
     window: usize,
     contiguous: u64,
     turn_bytes: u64,
+    low_water: usize,
 }
 
 impl Default for RecvOptions {
     fn default() -> Self {
-        Self { read_ahead: 64 << 10, window: 1 << 20, contiguous: 64 << 10, turn_bytes: 16 << 20 }
+        Self {
+            read_ahead: 64 << 10,
+            window: 1 << 20,
+            contiguous: 64 << 10,
+            turn_bytes: 16 << 20,
+            low_water: 256 << 10,
+        }
     }
 }
 
@@ -74,6 +83,16 @@ impl RecvOptions {
     #[must_use]
     pub fn turn_bytes(mut self, bytes: u64) -> Self {
         self.turn_bytes = bytes.max(1);
+        self
+    }
+
+    /// For how many bytes a blocking form waits at once, at most, in the midst of a piece of a body; 256 KiB unless set.
+    /// It waits for half of what is missing, if that is 64 KiB or more, with one wake-up instead of one for each packet; see
+    /// [`Wait::wait_for_bytes`]. With less than that set it always waits for any byte: for a socket from which somebody else
+    /// reads at the same time, or whose receive buffer has to stay small though `SO_RCVBUF` is not set.
+    #[must_use]
+    pub fn low_water(mut self, bytes: usize) -> Self {
+        self.low_water = bytes;
         self
     }
 }
@@ -190,10 +209,7 @@ struct Stream {
     after_large: bool,
     /// How much of a body the next call is offered memory for, if that is in pages.
     reach: usize,
-    /// How many bytes there should be, the last wait having been for so many; 0 if there was none.
-    awaited: usize,
-    /// Whether the transport waits for as many bytes as it is asked to.
-    patient: bool,
+    low_water: LowWater,
     /// Bytes that were put in front.
     unread: u64,
     eof: bool,
@@ -207,8 +223,6 @@ const LARGE: u64 = 64 << 10;
 const AFTER_LARGE: usize = 8 << 10;
 /// What a call is offered at least, if there is so much to come and the window allows it.
 const LEAST_REACH: usize = 64 << 10;
-/// For how much of a body a blocking form waits at once: what a socket's buffer holds, and a wake-up is little beside.
-const WORTH_WAITING: Range<u64> = 64 << 10..256 << 10;
 /// How often in a row a deframer may use no bytes at all. An honest one has a frame and some empty bodies.
 const IDLE: u32 = 64;
 /// How many bytes a blocking form takes before it looks at the clock.
@@ -225,6 +239,7 @@ impl<T, D> Receiver<T, D> {
         let ahead = ReadAhead { bytes: vec![0; options.read_ahead], start: 0, end: 0 };
         let stream = Stream {
             reach: options.window,
+            low_water: LowWater::new(options.low_water),
             options,
             stats: RecvStats::default(),
             pool,
@@ -233,8 +248,6 @@ impl<T, D> Receiver<T, D> {
             unfinished: None,
             inside_frame: false,
             after_large: false,
-            awaited: 0,
-            patient: true,
             unread: 0,
             eof: false,
             dead: false,
@@ -419,7 +432,8 @@ enum After {
 }
 
 impl<T: VectoredRecv + Wait, D: Deframer> Receiver<T, D> {
-    /// Receives until `on_frame` stops it or the peer closes, waiting for the transport, at most until `deadline`.
+    /// Receives until `on_frame` stops it or the peer closes, waiting for the transport, at most until `deadline`. While it
+    /// waits the socket may have a low-water mark: see [`RecvOptions::low_water`].
     ///
     /// # Errors
     /// As [`receive`](Self::receive), and [`RecvErrorKind::Deadline`], after which receiving can go on: nothing is lost.
@@ -520,11 +534,9 @@ impl Stream {
             stats.digested += landed as u64;
         }
         self.slices = reuse(slices);
-        let awaited = std::mem::take(&mut self.awaited);
+        self.low_water.received(*received.as_ref().unwrap_or(&0), offered);
         let received = received?;
         self.stats.bytes += received as u64;
-        // Who comes back early each time costs more than who is asked for less.
-        self.patient &= received >= offered.min(awaited);
         // Pages that the bytes do not reach cost as much to offer as others: to us, and to the kernel, which copies the array.
         // So it is twice what came; and not less than before if no page was in vain.
         if body > 0 {
@@ -544,16 +556,9 @@ impl Stream {
         Ok((received, offered))
     }
 
-    /// Waits until something is there, and in the midst of a large body for half of what is missing, so that the other half
-    /// arrives while that is copied. Never for more than the frame has: the peer may wait for an answer to it.
     fn wait(&mut self, transport: &impl Wait, timeout: Option<Duration>) -> io::Result<bool> {
-        let half = self.filling.as_ref().map_or(0, |filling| filling.left / 2).min(WORTH_WAITING.end);
-        if !self.patient || half < WORTH_WAITING.start {
-            return transport.wait(Interest::Readable, timeout);
-        }
-        let ready = transport.wait_for_bytes(half as usize, timeout)?;
-        self.awaited = if ready { half as usize } else { 0 };
-        Ok(ready)
+        let missing = self.filling.as_ref().map_or(0, |filling| filling.left);
+        self.low_water.wait(transport, missing, timeout)
     }
 
     /// How many more bytes a header of `len` bytes takes.
