@@ -1070,19 +1070,20 @@ fn four_mebibytes_of_pages_are_two_calls_and_at_most_four_if_sealed_by_windows()
 }
 
 #[test]
-fn a_call_after_a_short_one_is_offered_four_times_what_that_took_and_any_other_everything() {
+fn after_four_short_calls_one_is_offered_four_times_what_the_last_took_and_after_a_full_one_everything() {
     const KIB: usize = 1 << 10;
     let pages = pages(1024);
     let total = 4096 * KIB as u64 + 98;
     let steps = [
-        Accept(10 * KIB),  // a full socket: the next is offered 256 KiB, the least,
+        Accept(20 * KIB),
+        Accept(20 * KIB),
+        Accept(20 * KIB),
+        Accept(20 * KIB),  // The fourth: the next is offered 256 KiB, the least,
         Again,             // also after a wait
-        Accept(10 * KIB),  // and again,
+        Accept(20 * KIB),  // and again,
         Accept(100 * KIB), // then four times as much,
         All,               // and when all of it was taken,
-        Accept(1),         // everything; in calls of the slice limit
-        All,
-        All,
+        Accept(1),         // everything.
     ];
     let script = ScriptedSend::new(steps);
     script.expect_flush(total);
@@ -1093,22 +1094,23 @@ fn a_call_after_a_short_one_is_offered_four_times_what_that_took_and_any_other_e
     assert_eq!(sender.send(&mut outgoing), Ok(Progress::Done));
     let offered: Vec<u64> = script.calls().iter().map(|call| call.offered).collect();
     let kib = |kib: usize| (kib * KIB) as u64;
-    assert_eq!(offered[1..5], [kib(256), kib(256), kib(256), kib(400)]);
-    assert!(offered[0] > kib(4000) && offered[5] > kib(3500), "{offered:?}");
-    assert_eq!(offered[6..], [kib(256), total - 1 - kib(120 + 400 + 256)]);
-    assert_eq!(script.calls()[1].slices.len(), 65);
+    assert_eq!(offered[4..8], [kib(256), kib(256), kib(256), kib(400)]);
+    let all = [&offered[..4], &offered[8..9]].concat();
+    assert!(all.iter().all(|offered| *offered > kib(3400)), "{offered:?}");
+    assert_eq!(offered[9..], [total - 1 - kib(5 * 20 + 100 + 400)]);
+    assert_eq!(script.calls()[4].slices.len(), 65);
     assert_eq!(sender.stats().copied, 0);
 }
 
 /// The same with small messages behind a large one, wherever in them the limit falls.
 #[test]
-fn a_call_after_a_short_one_leaves_no_bare_header_or_trailer_in_a_batch() {
+fn a_call_after_short_ones_leaves_no_bare_header_or_trailer_in_a_batch() {
     const TAKEN: usize = 10 << 10;
     let pages = pages(4);
-    let (small, long) = (77 + (4 << 12) + 21, TAKEN + (256 << 10));
+    let (small, long) = (77 + (4 << 12) + 21, 4 * TAKEN + (256 << 10));
     for first in (long - small - 200..long + 100).step_by(7) {
         let large = vec![7; first];
-        let script = ScriptedSend::new([Accept(TAKEN)]);
+        let script = ScriptedSend::new([Accept(TAKEN); 4]);
         script.expect_flush((first + 3 * small) as u64);
         let shape = Shape::new(77, 4 << 12, 21);
         script.expect_frames(&[Shape::new(0, first as u64, 0), shape, shape, shape]);
@@ -1118,7 +1120,7 @@ fn a_call_after_a_short_one_leaves_no_bare_header_or_trailer_in_a_batch() {
         batch.extend((0..3).map(|_| Outgoing::new(framed(ChainBuilder::new(), 77, &pages, 21, true))));
         let mut sender = StreamSender::new(&script);
         assert_eq!(sender.send_batch(&mut batch), Ok(Progress::Done));
-        assert_eq!((sender.stats().calls, sender.stats().messages), (3, 4), "{first}");
+        assert_eq!((sender.stats().calls, sender.stats().messages), (6, 4), "{first}");
         script.assert_uncorked();
     }
 }

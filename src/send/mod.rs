@@ -80,6 +80,9 @@ impl SendOptions {
 /// are gathered in a tenth of the time of the call.
 const LEAST_REACH: u64 = 256 << 10;
 
+/// So many short writes in a row are a socket that takes little at a time.
+const FEW: u32 = 4;
+
 /// How many bytes a blocking form hands over before it looks at the clock. (A transport that blocks makes it look, too.)
 const BETWEEN_LOOKS: u64 = 16 << 20;
 
@@ -180,7 +183,9 @@ pub struct StreamSender<T> {
     dead: Option<SendError>,
     /// Whether the last call carried MSG_MORE and all that it offered was taken.
     more: bool,
-    /// How many bytes the next call is offered at most, after one that came back short.
+    /// How many calls in a row took fewer bytes than they were offered.
+    short: u32,
+    /// How many bytes the next call is offered at most, if a few did.
     reach: u64,
     stats: SendStats,
     slices: Vec<IoSlice<'static>>,
@@ -200,6 +205,7 @@ impl<T> StreamSender<T> {
             open: None,
             dead: None,
             more: false,
+            short: 0,
             reach: u64::MAX,
             stats: SendStats::default(),
             slices: Vec::new(),
@@ -308,8 +314,7 @@ impl<T: VectoredSend> StreamSender<T> {
                 // After a short write the kernel holds nothing back (`tcp_sendmsg_locked`).
                 self.more = more && n == offered;
                 self.stats.short_writes += u64::from(n < offered);
-                // Slices that are not taken cost as much to offer as others: to us, and to the kernel, which copies the array.
-                self.reach = if n < offered { LEAST_REACH.max(n.saturating_mul(4)) } else { u64::MAX };
+                self.learn(n, offered);
                 self.advance(batch, n);
                 (*left, *turn) = (*left - n, *turn - n);
                 Ok((*left == 0).then_some(Progress::Done))
@@ -372,6 +377,18 @@ impl<T: VectoredSend> StreamSender<T> {
         self.stats.slices += sys::slices_in_memory(&slices) as u64;
         self.slices = reuse(slices);
         (result, offered, more)
+    }
+
+    /// Whether the socket takes little at a time. What it does not take costs as much to offer as what it does: to us, and to
+    /// the kernel, which copies the array of slices.
+    #[inline]
+    fn learn(&mut self, taken: u64, offered: u64) {
+        self.short = if taken < offered { self.short.saturating_add(1) } else { 0 };
+        self.reach = match self.short {
+            // A large message may fill a socket that has taken all before it: its rest is one call.
+            0..FEW => u64::MAX,
+            _ => LEAST_REACH.max(taken.saturating_mul(4)),
+        };
     }
 
     /// Moves the positions by `n` bytes, and remembers which message is open.
