@@ -1070,57 +1070,55 @@ fn four_mebibytes_of_pages_are_two_calls_and_at_most_four_if_sealed_by_windows()
 }
 
 #[test]
-fn after_four_short_calls_one_is_offered_four_times_what_the_last_took_and_after_a_full_one_everything() {
-    const KIB: usize = 1 << 10;
-    let pages = pages(1024);
-    let total = 4096 * KIB as u64 + 98;
+fn after_four_short_calls_in_a_row_one_is_offered_256_slices_and_after_a_full_one_1024() {
+    let pages = pages(2048);
+    let total = (8 << 20) + 98;
     let steps = [
-        Accept(20 * KIB),
-        Accept(20 * KIB),
-        Accept(20 * KIB),
-        Accept(20 * KIB),  // The fourth: the next is offered 256 KiB, the least,
-        Again,             // also after a wait
-        Accept(20 * KIB),  // and again,
-        Accept(100 * KIB), // then four times as much,
-        All,               // and when all of it was taken,
-        Accept(1),         // everything.
+        Accept(5000),
+        Accept(5000),
+        Again, // is no short call
+        Accept(5000),
+        Accept(5000),
+        Accept(5000), // 256 from here on,
+        Again,        // also after a wait;
+        All,          // all of them are taken:
+        Accept(1),    // 1024 again,
+        All,          // and one short call changes nothing
     ];
     let script = ScriptedSend::new(steps);
     script.expect_flush(total);
-    script.expect_frames(&[Shape::new(77, 4096 * KIB as u64, 21)]);
+    script.expect_frames(&[Shape::new(77, 8 << 20, 21)]);
     let mut sender = StreamSender::new(&script);
     let mut outgoing = Outgoing::new(framed(ChainBuilder::new(), 77, &pages, 21, false));
-    assert_eq!(sender.send(&mut outgoing), Ok(Progress::Blocked(Blocked::Full)));
+    for _ in 0..2 {
+        assert_eq!(sender.send(&mut outgoing), Ok(Progress::Blocked(Blocked::Full)));
+    }
     assert_eq!(sender.send(&mut outgoing), Ok(Progress::Done));
-    let offered: Vec<u64> = script.calls().iter().map(|call| call.offered).collect();
-    let kib = |kib: usize| (kib * KIB) as u64;
-    assert_eq!(offered[4..8], [kib(256), kib(256), kib(256), kib(400)]);
-    let all = [&offered[..4], &offered[8..9]].concat();
-    assert!(all.iter().all(|offered| *offered > kib(3400)), "{offered:?}");
-    assert_eq!(offered[9..], [total - 1 - kib(5 * 20 + 100 + 400)]);
-    assert_eq!(script.calls()[4].slices.len(), 65);
+    let offered: Vec<usize> = script.calls().iter().map(|call| call.slices.len()).collect();
+    assert_eq!(offered[..9], [1024, 1024, 1024, 1024, 1024, 256, 256, 256, 1024]);
+    assert_eq!(offered[9], 1024);
     assert_eq!(sender.stats().copied, 0);
 }
 
 /// The same with small messages behind a large one, wherever in them the limit falls.
 #[test]
 fn a_call_after_short_ones_leaves_no_bare_header_or_trailer_in_a_batch() {
-    const TAKEN: usize = 10 << 10;
-    let pages = pages(4);
-    let (small, long) = (77 + (4 << 12) + 21, 4 * TAKEN + (256 << 10));
-    for first in (long - small - 200..long + 100).step_by(7) {
-        let large = vec![7; first];
-        let script = ScriptedSend::new([Accept(TAKEN); 4]);
-        script.expect_flush((first + 3 * small) as u64);
+    let few = pages(4);
+    for first in 230..270 {
+        let large = pages(first);
+        let script = ScriptedSend::new([Accept(100); 4]);
+        script.expect_flush(((first << 12) + 3 * (77 + (4 << 12) + 21)) as u64);
         let shape = Shape::new(77, 4 << 12, 21);
-        script.expect_frames(&[Shape::new(0, first as u64, 0), shape, shape, shape]);
+        script.expect_frames(&[Shape::new(0, (first as u64) << 12, 0), shape, shape, shape]);
         let mut out = ChainBuilder::new();
-        out.push_borrowed(&large);
+        large.iter().for_each(|page| drop(out.push_borrowed(page)));
         let mut batch = vec![Outgoing::new(out.finish().unwrap())];
-        batch.extend((0..3).map(|_| Outgoing::new(framed(ChainBuilder::new(), 77, &pages, 21, true))));
+        batch.extend((0..3).map(|_| Outgoing::new(framed(ChainBuilder::new(), 77, &few, 21, true))));
         let mut sender = StreamSender::new(&script);
         assert_eq!(sender.send_batch(&mut batch), Ok(Progress::Done));
-        assert_eq!((sender.stats().calls, sender.stats().messages), (6, 4), "{first}");
+        let slices: Vec<usize> = script.calls()[4..].iter().map(|call| call.slices.len()).collect();
+        assert!(slices.iter().all(|slices| *slices <= 256), "{slices:?}");
+        assert_eq!(sender.stats().messages, 4);
         script.assert_uncorked();
     }
 }

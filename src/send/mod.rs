@@ -76,12 +76,11 @@ impl SendOptions {
     }
 }
 
-/// The least that a call is offered, if there is as much: what a socket has room for changes from call to call, and 64 pages
-/// are gathered in a tenth of the time of the call.
-const LEAST_REACH: u64 = 256 << 10;
-
-/// So many short writes in a row are a socket that takes little at a time.
-const FEW: u32 = 4;
+/// So many short calls in a row are a socket that takes little at a time. One or two are not: a large message may fill a socket
+/// that took all before it.
+const FEW_CALLS: u32 = 4;
+/// What such a socket is offered: they are gathered in a tenth of the time of a call.
+const FEW_SLICES: usize = 256;
 
 /// How many bytes a blocking form hands over before it looks at the clock. (A transport that blocks makes it look, too.)
 const BETWEEN_LOOKS: u64 = 16 << 20;
@@ -185,8 +184,6 @@ pub struct StreamSender<T> {
     more: bool,
     /// How many calls in a row took fewer bytes than they were offered.
     short: u32,
-    /// How many bytes the next call is offered at most, if a few did.
-    reach: u64,
     stats: SendStats,
     slices: Vec<IoSlice<'static>>,
 }
@@ -206,7 +203,6 @@ impl<T> StreamSender<T> {
             dead: None,
             more: false,
             short: 0,
-            reach: u64::MAX,
             stats: SendStats::default(),
             slices: Vec::new(),
         }
@@ -314,7 +310,7 @@ impl<T: VectoredSend> StreamSender<T> {
                 // After a short write the kernel holds nothing back (`tcp_sendmsg_locked`).
                 self.more = more && n == offered;
                 self.stats.short_writes += u64::from(n < offered);
-                self.learn(n, offered);
+                self.short = if n < offered { self.short.saturating_add(1) } else { 0 };
                 self.advance(batch, n);
                 (*left, *turn) = (*left - n, *turn - n);
                 Ok((*left == 0).then_some(Progress::Done))
@@ -351,8 +347,12 @@ impl<T: VectoredSend> StreamSender<T> {
     /// One call: as much of the batch as the limits allow, sealed just before. Returns what the transport said, how much it
     /// was offered, and whether it was told that more follows.
     fn call(&mut self, batch: &mut [Outgoing<'_>], turn: u64, left: u64) -> (io::Result<usize>, u64, bool) {
-        let SendOptions { max_slices, max_bytes, seal_window, .. } = self.options;
-        let limit = max_bytes.min(turn).min(self.reach);
+        let SendOptions { mut max_slices, max_bytes, seal_window, .. } = self.options;
+        let limit = max_bytes.min(turn);
+        // What is not taken costs as much to offer as what is: to us, and to the kernel, which copies the array.
+        if self.short >= FEW_CALLS {
+            max_slices = max_slices.min(FEW_SLICES);
+        }
 
         let mut slices = reuse(std::mem::take(&mut self.slices));
         let (mut offered, mut fresh) = (0, 0);
@@ -377,18 +377,6 @@ impl<T: VectoredSend> StreamSender<T> {
         self.stats.slices += sys::slices_in_memory(&slices) as u64;
         self.slices = reuse(slices);
         (result, offered, more)
-    }
-
-    /// Whether the socket takes little at a time. What it does not take costs as much to offer as what it does: to us, and to
-    /// the kernel, which copies the array of slices.
-    #[inline]
-    fn learn(&mut self, taken: u64, offered: u64) {
-        self.short = if taken < offered { self.short.saturating_add(1) } else { 0 };
-        self.reach = match self.short {
-            // A large message may fill a socket that has taken all before it: its rest is one call.
-            0..FEW => u64::MAX,
-            _ => LEAST_REACH.max(taken.saturating_mul(4)),
-        };
     }
 
     /// Moves the positions by `n` bytes, and remembers which message is open.
