@@ -1111,7 +1111,9 @@ fn a_call_after_short_ones_leaves_no_bare_header_or_trailer_in_a_batch() {
         let shape = Shape::new(77, 4 << 12, 21);
         script.expect_frames(&[Shape::new(0, (first as u64) << 12, 0), shape, shape, shape]);
         let mut out = ChainBuilder::new();
-        large.iter().for_each(|page| drop(out.push_borrowed(page)));
+        for page in &large {
+            out.push_borrowed(page);
+        }
         let mut batch = vec![Outgoing::new(out.finish().unwrap())];
         batch.extend((0..3).map(|_| Outgoing::new(framed(ChainBuilder::new(), 77, &few, 21, true))));
         let mut sender = StreamSender::new(&script);
