@@ -93,6 +93,9 @@ impl Ceph {
         mon.wait_until("listened", Duration::from_secs(20), || std::net::TcpStream::connect(mon_v2).is_ok())?;
         let ask = |command| home.run(command, STEP).map_err(|error| mon.failed(error.to_string()));
         ask(tools.ceph(&["osd", "new", &osd_uuid, "0"]))?;
+        // The osd could do this by itself. But one of 16.2.15 forgets the cluster's id until the monitor's map comes, and with
+        // messenger version 1 alone that may be after its first command, which ends it: "wrong fsid".
+        ask(tools.ceph(&["osd", "crush", "add", "osd.0", "1", "root=default"]))?;
 
         let mut command = tools.daemon(&programs.ceph_osd, "0");
         command.args(["--mkfs", "--osd-uuid", &osd_uuid]);
@@ -276,6 +279,7 @@ admin_socket =
 log_file =
 log_to_stderr = false
 err_to_stderr = true
+log_flush_on_exit = true
 mon_cluster_log_file = {dir}/cluster.log
 crash_dir = {dir}/run
 osd_pool_default_size = 1
@@ -306,7 +310,8 @@ memstore_device_bytes = 8G
 osd_journal = {dir}/osd.0/journal
 ms_bind_msgr1 = {v1}
 ms_bind_msgr2 = {v2}
-osd_class_update_on_start = true
+osd_crush_update_on_start = false
+osd_class_update_on_start = false
 osd_beacon_report_interval = 30
 "
         )
