@@ -7,10 +7,10 @@ use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 
 use super::inner::{Inner, Notes};
-use super::seal::Slot;
+use super::seal::Place;
 use super::segment::{Pages, Segments};
 use super::{ChainError, SegmentChain};
-use crate::checksum::{Checksum, Digest};
+use crate::checksum::Checksum;
 
 /// Collects one message. Small pieces are *put*, that is, copied into the chain's scratch arena; payload is *pushed* and
 /// stays where it is.
@@ -267,27 +267,10 @@ impl<'b> ChainBuilder<'b> {
     /// Covers may overlap and may hold earlier slots; only a slot inside its own cover, directly or through others, is
     /// a mistake. Fragment markers are not part of any cover. The value is written when the cover is digested, just
     /// ahead of the send.
+    #[inline]
     pub fn slot<C: Checksum>(&mut self, cover: Range<Mark>, checksum: C, at: Mark) {
-        if !self.owns(cover.start) || !self.owns(cover.end) {
-            return;
-        }
-        let (start, end) = (cover.start.position, cover.end.position);
-        let digest = Digest::new(checksum);
-        let width = digest.width() as u64;
-        if at.len != width && self.owns(at) {
-            return self.fail(ChainError::Length { position: at.position, expected: at.len, got: width });
-        }
-        let Some(scratch) = self.scratch(at) else { return };
-        if end < start {
-            self.fail(ChainError::CoverReversed { start, end });
-        } else if at.position < end && at.position + at.len > start {
-            self.fail(ChainError::SlotInsideCover { position: at.position, start, end });
-        } else if self.inner.notes.slots.count() >= Self::MAX_SLOTS {
-            self.fail(ChainError::TooManySlots);
-        } else {
-            let initial = (!digest.is_linear()).then(|| Box::new(digest.clone()));
-            let (at, at_end) = (at.position, at.position + width);
-            self.inner.notes.slots.push(Slot { start, end, at, at_end, scratch, digest, initial });
+        if let Some(place) = self.place(cover, checksum.width() as u64, at) {
+            self.inner.notes.slots.push(place, checksum);
         }
     }
 
@@ -349,7 +332,10 @@ impl<'b> ChainBuilder<'b> {
     /// its slots and its fragment size.
     #[inline]
     pub fn check(&self) -> Result<(), ChainError> {
-        self.inner.notes.error.map_or(Ok(()), Err)
+        match &self.inner.notes.error {
+            None => Ok(()),
+            Some(error) => Err(*error),
+        }
     }
 
     /// Ends the message.
@@ -370,6 +356,7 @@ impl<'b> ChainBuilder<'b> {
     }
 
     /// Puts the markers in.
+    #[inline(never)]
     fn cut(&mut self) -> Result<(), ChainError> {
         let Some(Fragments { max, width, mut marker }) = self.inner.notes.fragments.take() else {
             return Ok(());
@@ -473,6 +460,31 @@ impl<'b> ChainBuilder<'b> {
             });
         }
         self.inner.notes.error.is_none()
+    }
+
+    /// Where a slot is to be; keeps the mistake if it cannot be there.
+    fn place(&mut self, cover: Range<Mark>, width: u64, at: Mark) -> Option<Place> {
+        if !self.owns(cover.start) || !self.owns(cover.end) {
+            return None;
+        }
+        if at.len != width && self.owns(at) {
+            self.fail(ChainError::Length { position: at.position, expected: at.len, got: width });
+            return None;
+        }
+        let scratch = self.scratch(at)?;
+        let cover = cover.start.position..cover.end.position;
+        let value = at.position..at.position + width;
+        let Range { start, end } = cover;
+        if end < start {
+            self.fail(ChainError::CoverReversed { start, end });
+        } else if value.start < end && value.end > start {
+            self.fail(ChainError::SlotInsideCover { position: value.start, start, end });
+        } else if self.inner.notes.slots.count() >= Self::MAX_SLOTS {
+            self.fail(ChainError::TooManySlots);
+        } else {
+            return Some(Place { cover, value, scratch });
+        }
+        None
     }
 
     /// Where in the arena the bytes of a mark are; keeps the mistake if they are not there.

@@ -1,27 +1,35 @@
 //! Slots: which bytes are digested into which place, in what order, each byte once.
 
+use std::ops::Range;
 use std::{fmt, iter};
 
 use smallvec::SmallVec;
 
 use super::ChainError;
 use super::segment::{Content, Piece, Segments};
-use crate::checksum::Digest;
+use crate::checksum::{Checksum, Digest};
 
 /// The bytes of `start..end` end up, digested, at `at`.
 #[derive(Clone)]
-pub(super) struct Slot {
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) at: u64,
+struct Slot {
+    start: u64,
+    end: u64,
+    at: u64,
     /// Where the value ends: not `at` and its width if a fragment's border cuts it.
-    pub(super) at_end: u64,
+    at_end: u64,
     /// Where the value's bytes lie in the arena.
-    pub(super) scratch: usize,
+    scratch: usize,
     /// The state so far: of the cover's bytes before [`Slots::frontier`], or of all of them.
-    pub(super) digest: Digest,
+    digest: Digest,
     /// The state before the first byte, of a checksum from which bytes cannot be taken out by arithmetic.
-    pub(super) initial: Option<Box<Digest>>,
+    initial: Option<Box<Digest>>,
+}
+
+/// Where a slot is: what it covers, and where its value goes on the wire and in the arena.
+pub(super) struct Place {
+    pub(super) cover: Range<u64>,
+    pub(super) value: Range<u64>,
+    pub(super) scratch: usize,
 }
 
 impl Slot {
@@ -76,9 +84,17 @@ impl Slots {
         self.done == self.list.len()
     }
 
+    /// A new slot is made in its place: to make it elsewhere and move it costs as much again, for a processor waits when it
+    /// reads in one piece what it has just written in several.
     #[inline]
-    pub(super) fn push(&mut self, slot: Slot) {
-        self.list.push(slot);
+    pub(super) fn push(&mut self, place: Place, checksum: impl Checksum) {
+        self.list.extend(iter::once_with(|| {
+            let Place { cover, value, scratch } = place;
+            let digest = Digest::new(checksum);
+            let initial = (!digest.is_linear()).then(|| Box::new(digest.clone()));
+            let (at, at_end) = (value.start, value.end);
+            Slot { start: cover.start, end: cover.end, at, at_end, scratch, digest, initial }
+        }));
     }
 
     #[inline]
@@ -112,6 +128,7 @@ impl Slots {
     }
 
     /// Sorts, and finds slots that depend on themselves.
+    #[inline(never)]
     fn sort(&mut self) -> Result<(), ChainError> {
         if !self.list.iter().any(Slot::leads) {
             // A trailing slot is covered only by slots that end later.
