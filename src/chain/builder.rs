@@ -332,6 +332,7 @@ impl<'b> ChainBuilder<'b> {
     /// its slots and its fragment size.
     #[inline]
     pub fn check(&self) -> Result<(), ChainError> {
+        // Not `map_or`: that would copy the error before it is known whether there is one.
         match &self.inner.notes.error {
             None => Ok(()),
             Some(error) => Err(*error),
@@ -355,7 +356,7 @@ impl<'b> ChainBuilder<'b> {
         Ok(SegmentChain(self.inner))
     }
 
-    /// Puts the markers in.
+    /// Puts the markers in. Out of the way of messages without any.
     #[inline(never)]
     fn cut(&mut self) -> Result<(), ChainError> {
         let Some(Fragments { max, width, mut marker }) = self.inner.notes.fragments.take() else {

@@ -84,8 +84,8 @@ impl Slots {
         self.done == self.list.len()
     }
 
-    /// A new slot is made in its place: to make it elsewhere and move it costs as much again, for a processor waits when it
-    /// reads in one piece what it has just written in several.
+    /// A new slot is made in its place, not moved there: a processor waits when it reads in one piece what it has just
+    /// written in several.
     #[inline]
     pub(super) fn push(&mut self, place: Place, checksum: impl Checksum) {
         self.list.extend(iter::once_with(|| {
@@ -127,7 +127,7 @@ impl Slots {
         Ok(true)
     }
 
-    /// Sorts, and finds slots that depend on themselves.
+    /// Sorts, and finds slots that depend on themselves. Seldom needed, and so out of the way of the usual single slot.
     #[inline(never)]
     fn sort(&mut self) -> Result<(), ChainError> {
         if !self.list.iter().any(Slot::leads) {

@@ -52,8 +52,11 @@ impl RecvOptions {
         self
     }
 
-    /// After how many bytes [`receive`](super::Receiver::receive) returns [`Received::Budget`](super::Received::Budget), so that a fast peer does not
-    /// keep a turn for ever; 16 MiB unless set, at least 1.
+    /// After how many bytes [`receive`] returns [`Budget`], so that a fast peer does not keep a turn for ever; 16 MiB unless
+    /// set, at least 1.
+    ///
+    /// [`receive`]: super::Receiver::receive
+    /// [`Budget`]: super::Received::Budget
     #[must_use]
     pub fn turn_bytes(mut self, bytes: u64) -> Self {
         self.turn_bytes = bytes.max(1);
@@ -62,8 +65,10 @@ impl RecvOptions {
 
     /// For how many bytes a blocking form waits at once, at most, in the midst of a piece of a body; 256 KiB unless set.
     /// It waits for half of what is missing, if that is 64 KiB or more, with one wake-up instead of one for each packet; see
-    /// [`Wait::wait_for_bytes`](crate::transport::Wait::wait_for_bytes). With less than that set it always waits for any byte: for a socket from which somebody else
-    /// reads at the same time, or whose receive buffer has to stay small though `SO_RCVBUF` is not set.
+    /// [`wait_for_bytes`]. With less than that set it always waits for any byte: for a socket from which somebody else reads
+    /// at the same time, or whose receive buffer has to stay small though `SO_RCVBUF` is not set.
+    ///
+    /// [`wait_for_bytes`]: crate::transport::Wait::wait_for_bytes
     #[must_use]
     pub fn low_water(mut self, bytes: usize) -> Self {
         self.low_water = bytes;

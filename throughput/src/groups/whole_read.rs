@@ -4,7 +4,7 @@
 //! that it is one call and no more. Reported for Linux (see [`groups`](super)): 1.00 times the speed at 4 KiB, 1.37 at
 //! 64 KiB, 1.70 at 512 KiB, 1.17 at 1 MiB. Limit, *raw*: one recvmsg with `MSG_WAITALL` into an iovec array that is ready
 //! before the clock starts. *By halves*: without that flag, waiting for half of what is missing as the library does, which
-//! costs less from 512 KiB on: what raw calls reach is judged by that row.
+//! is faster from 512 KiB on and costs no more: what raw calls reach is judged by that row.
 
 use std::io::{self, IoSliceMut};
 use std::net::TcpStream;
